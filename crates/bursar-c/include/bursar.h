@@ -771,6 +771,86 @@ bursar_status bursar_record_use(struct bursar_block block,
                                 struct bursar_stream stream,
                                 uint32_t access);
 
+// Makes memory for graphs out of a stack: a stack of its own, with nothing in it yet. What is allocated of it while a stream is
+// captured has the same address in every launch, and is nobody else's before the memory is released or closed; what is freed
+// in a capture is used again in the same one.
+//
+// Around a capture stand `bursar_capture_begin` and `bursar_capture_end`; meanwhile `bursar_allocate` and `bursar_free` take this
+// stack on the streams of the capture, and on no others. Several graphs may be captured into one memory, one after
+// another, if they never run at once: together they hold little more than the largest needs.
+//
+// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`, `BURSAR_TOO_MANY_STREAMS`, `BURSAR_DRIVER_FAILED`. `*out` is then null.
+// Threads: any.
+// Ownership: the caller closes `*out` with `bursar_stack_close`, once none of its graphs is launched any more. The handle of
+// `stack` may be closed before that.
+//
+// # Safety
+// `out` is null or points to a `bursar_stack`.
+bursar_status bursar_graph_memory_open(struct bursar_stack stack,
+                                       struct bursar_stack *out);
+
+// Says that a stream is about to be captured into a graph which gets its memory from `memory`. The caller captures it, by
+// `cuStreamBeginCapture` or otherwise. A null stream stands for a capture whose streams are not known yet: each enters it with
+// `bursar_capture_enter`.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for a stack that is no memory for graphs, one that was released, and
+// one that a capture has begun into; `BURSAR_INVALID_STREAM` for a stream of another device or another capture.
+// Threads: any; one capture into a memory at a time.
+// Ownership: the caller ends it with `bursar_capture_end`.
+bursar_status bursar_capture_begin(struct bursar_stack memory,
+                                   struct bursar_stream stream);
+
+// Says that a stream is part of the capture into `memory`, as one is that waits for an event of a captured stream. Of its
+// order nothing is known: what others freed is not used on it before the next capture.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` where no capture into `memory` has begun; `BURSAR_INVALID_STREAM` for a
+// stream of another device or another capture.
+// Threads: any.
+// Ownership: none.
+bursar_status bursar_capture_enter(struct bursar_stack memory,
+                                   struct bursar_stream stream);
+
+// Says that `then` comes after what was captured on `first` so far, and is part of the capture too: the caller had it wait for
+// an event. What was freed on `first` may then be used again on `then`.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` where no capture into `memory` has begun, or `first` is not part of it;
+// `BURSAR_INVALID_STREAM` for a stream of another device or another capture.
+// Threads: any.
+// Ownership: none.
+bursar_status bursar_capture_order(struct bursar_stack memory,
+                                   struct bursar_stream first,
+                                   struct bursar_stream then);
+
+// Says that the capture into `memory` has ended, with a graph or without one. What is in no block is free for the next capture.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` where none has begun.
+// Threads: any.
+// Ownership: blocks that were not freed stay the caller's: the graph writes them in each launch.
+bursar_status bursar_capture_end(struct bursar_stack memory);
+
+// Says that a graph which was captured into `memory` has been launched on a stream: the memory goes back only after what the
+// stream was given so far.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for a stack that is no memory for graphs; `BURSAR_INVALID_STREAM`,
+// `BURSAR_DRIVER_FAILED`.
+// Threads: any.
+// Ownership: none.
+bursar_status bursar_graph_launched(struct bursar_stack memory,
+                                    struct bursar_stream stream);
+
+// Says that no graph is captured into `memory` or launched with it any more: what is in no block goes back to the stack that it
+// was made of, and the rest as its blocks are freed. `*released`, if it is not null, is how many bytes went at once.
+//
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for a stack that is no memory for graphs, and while a capture into it
+// has not ended.
+// Threads: any.
+// Ownership: the handle stays the caller's, to free its blocks and to close it.
+//
+// # Safety
+// `released` is null or points to a `uint64_t`.
+bursar_status bursar_graph_memory_release(struct bursar_stack memory,
+                                          uint64_t *released);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

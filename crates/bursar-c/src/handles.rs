@@ -5,6 +5,7 @@ use crate::status::{CallResult, Failure};
 use crate::table::{SLOTS, Table};
 use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
+use bursar::graph::{ForeignCapture, GraphMemory};
 use bursar::ledger::Reservation;
 use bursar::memory::{DeviceBlock, DeviceMemoryResource};
 use bursar::stream::{AdoptedStream, Stream, TrackedBlock};
@@ -47,8 +48,18 @@ pub(crate) struct StackMemory {
     pub(crate) memory: Arc<dyn DeviceMemoryResource>,
     /// The pool, if it has one.
     pub(crate) pool: Option<PagePool>,
+    /// The memory of graphs, if it is one.
+    pub(crate) captured: Option<CapturedMemory>,
     /// The device, whose handle may be closed.
     pub(crate) device: Arc<Device>,
+}
+
+/// Memory for graphs that the caller captures.
+#[derive(Debug)]
+pub(crate) struct CapturedMemory {
+    pub(crate) memory: GraphMemory,
+    /// The capture under way.
+    pub(crate) capture: Mutex<Option<ForeignCapture>>,
 }
 
 /// A stream, with what gives it back.

@@ -23,7 +23,7 @@
 //! - `status` has the statuses and the last failure of a thread; `enter` is the way into every call, and `arguments` are the
 //!   pointers that callers pass.
 //! - `running` knows the calls that run, `table` has what handles stand for, and `handles` are the kinds of them.
-//! - `version`, `driver`, `tag`, `device`, `reservation`, `stream`, `stack` and `block` are the calls.
+//! - `version`, `driver`, `tag`, `device`, `reservation`, `stream`, `stack`, `block` and `graph` are the calls.
 //!
 //! # The way of an allocation
 //! No lock, no hashing, and nothing that threads write together. A call enters itself in a record of its thread, so that
@@ -40,6 +40,7 @@ mod device;
 mod driver;
 mod enter;
 mod forks;
+mod graph;
 mod handles;
 mod reservation;
 mod running;
@@ -59,6 +60,10 @@ pub use driver::{
     BURSAR_DRIVER_CUDA, BURSAR_DRIVER_DEFAULT, BURSAR_DRIVER_SIMULATED, bursar_device_facts, bursar_device_memory,
     bursar_device_memory_read, bursar_device_read, bursar_driver, bursar_driver_close, bursar_driver_facts,
     bursar_driver_open, bursar_driver_options, bursar_driver_read,
+};
+pub use graph::{
+    bursar_capture_begin, bursar_capture_end, bursar_capture_enter, bursar_capture_order, bursar_graph_launched,
+    bursar_graph_memory_open, bursar_graph_memory_release,
 };
 pub use reservation::{
     BURSAR_FOREVER, bursar_available, bursar_cancel, bursar_cancellation, bursar_cancellation_close,

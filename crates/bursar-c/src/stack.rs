@@ -195,7 +195,7 @@ fn build(
         }
         _ => return Err(Failure::argument("kind", "is none of BURSAR_STACK_*")),
     };
-    Ok(StackMemory { memory, pool, device })
+    Ok(StackMemory { memory, pool, captured: None, device })
 }
 
 fn pool(options: &bursar_stack_options) -> PagePool {
@@ -273,11 +273,13 @@ pub unsafe extern "C" fn bursar_stack_read(stack: bursar_stack, out: *mut bursar
         let stack = STACKS.get(stack.id, running)?;
         let outstanding = stack.memory.bytes_outstanding().get();
         let pool = stack.pool.as_ref().and_then(|pool| pool.readings().into_iter().next());
+        let captured = stack.captured.as_ref().map(|captured| captured.memory.held().get());
+        let held = captured.unwrap_or(outstanding);
         let read = bursar_stack_reading {
             struct_size: size_of::<bursar_stack_reading>(),
             outstanding,
-            held: pool.map_or(outstanding, |pool| pool.held.get()),
-            cached: pool.map_or(0, |pool| pool.cached.get()),
+            held: pool.map_or(held, |pool| pool.held.get()),
+            cached: pool.map_or(held.saturating_sub(outstanding), |pool| pool.cached.get()),
             pending: pool.map_or(0, |pool| pool.pending.get()),
             largest_free_run: pool.map_or(0, |pool| pool.largest_free_run.get()),
         };

@@ -143,18 +143,28 @@ fn y1_a_worker_draws_on_the_share_that_it_was_given() {
     assert_eq!((share.held(), share.undrawn()), (Bytes::ZERO, Bytes::mib(64)), "and has returned it");
 }
 
-#[test]
-fn y1_memory_follows_the_streams_of_a_program_that_uses_the_driver_itself() {
-    let scene = Scene::new("driver").with_driver();
+/// Runs a program that calls the simulated driver itself with a few seeds, and has the driver say what it holds for a mistake.
+fn runs_without_hazards(name: &str, source: &str, says: &str) {
+    let scene = Scene::new(name).with_driver();
     let driver = scene.folder.join("libcuda.so.1");
-    let program = scene.compile(C99, "tests/programs/driver.c", &[driver.to_str().expect("a path")]);
+    let program = scene.compile(C99, source, &[driver.to_str().expect("a path")]);
     let hazards = scene.folder.join("hazards");
     for seed in 0..5 {
         let mut command = scene.command(&program);
         command.env("BURSAR_SIM_DEVICES", "1x1GiB").env("BURSAR_SEED", seed.to_string());
-        assert_eq!(succeeded(command.env("BURSAR_HAZARDS", &hazards)), "all in order\n", "seed {seed}");
+        assert_eq!(succeeded(command.env("BURSAR_HAZARDS", &hazards)), says, "seed {seed}");
         assert_eq!(fs::read_to_string(&hazards).expect("it is made"), "", "seed {seed}");
     }
+}
+
+#[test]
+fn y1_memory_follows_the_streams_of_a_program_that_uses_the_driver_itself() {
+    runs_without_hazards("driver", "tests/programs/driver.c", "all in order\n");
+}
+
+#[test]
+fn y1_graphs_that_a_program_captures_itself_have_memory_that_stays() {
+    runs_without_hazards("graphs", "tests/programs/graphs.c", "all replayed\n");
 }
 
 #[test]

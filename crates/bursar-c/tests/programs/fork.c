@@ -87,6 +87,13 @@ static void is_told_by_every_call(void) {
     FORKED(bursar_stack_read(stack, &stack_reading));
     FORKED(bursar_stack_trim(stack, 0, &number));
     FORKED(bursar_granted_size(stack, 1, 0, &number));
+    FORKED(bursar_graph_memory_open(stack, &new_stack));
+    FORKED(bursar_graph_memory_release(stack, &number));
+    FORKED(bursar_graph_launched(stack, stream));
+    FORKED(bursar_capture_begin(stack, stream));
+    FORKED(bursar_capture_enter(stack, stream));
+    FORKED(bursar_capture_order(stack, stream, stream));
+    FORKED(bursar_capture_end(stack));
     FORKED(bursar_stack_close(stack));
     FORKED(bursar_stream_create(device, 0, &new_stream));
     FORKED(bursar_stream_adopt(device, NULL, &new_stream));

@@ -90,6 +90,14 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     THAT(out.id == 0 && out.address == 0);
     HANDLE(bursar_free(block, stream));
     HANDLE(bursar_record_use(block, stream, BURSAR_READ));
+    HANDLE(bursar_graph_memory_open(no_stack, &new_stack));
+    THAT(new_stack.id == 0);
+    HANDLE(bursar_graph_memory_release(no_stack, &number));
+    HANDLE(bursar_graph_launched(no_stack, stream));
+    HANDLE(bursar_capture_begin(no_stack, stream));
+    HANDLE(bursar_capture_enter(no_stack, stream));
+    HANDLE(bursar_capture_order(no_stack, stream, stream));
+    HANDLE(bursar_capture_end(no_stack));
     HANDLE(bursar_reserve(device, 1, NULL, &new_reservation));
     HANDLE(bursar_share(device, &new_reservation));
     THAT(new_reservation.id == 0);
@@ -123,6 +131,7 @@ static void null_pointers(bursar_driver driver, bursar_device device, bursar_sta
     ARGUMENT(bursar_tag(NULL, &tag));
     ARGUMENT(bursar_tag("tag", NULL));
     ARGUMENT(bursar_allocate(stack, 1, 0, stream, BURSAR_UNTAGGED, NULL));
+    ARGUMENT(bursar_graph_memory_open(stack, NULL));
     ARGUMENT(bursar_reserve(device, 1, NULL, NULL));
     ARGUMENT(bursar_share(device, NULL));
     ARGUMENT(bursar_available(device, NULL));
