@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The alignment of every block, which is that of the pool's units.
-const ALIGN: u64 = 256;
+pub(crate) const ALIGN: u64 = 256;
 
 /// The terms of a pool.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +51,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct PoolDevice {
     pub(crate) context: Arc<DeviceContext>,
-    pub(crate) memory: Box<dyn DeviceMemoryResource>,
+    pub(crate) memory: Arc<dyn DeviceMemoryResource>,
     pub(crate) pages: PagePool,
     pub(crate) limit: GlobalDeviceBudget,
     pub(crate) statistics: Statistics,
@@ -90,6 +90,11 @@ thread_local! {
 /// Sets the tag of what this thread allocates from now on, and returns the one before.
 pub(crate) fn set_tag(tag: AllocTag) -> AllocTag {
     TAG.replace(tag)
+}
+
+/// Returns the tag of what this thread allocates.
+pub(crate) fn tag() -> AllocTag {
+    TAG.get()
 }
 
 /// Has the threads look their streams up again.
@@ -257,7 +262,7 @@ impl PoolDevice {
             None => ledgers.budget(),
         };
         let stack = Stack::new().observe(statistics.clone()).layer(pages.clone()).layer(reserved.clone());
-        let memory = Box::new(stack.layer(limit.clone()).layer(account).over(leaf::Frames).build(&context)?);
+        let memory = Arc::new(stack.layer(limit.clone()).layer(account).over(leaf::Frames).build(&context)?);
         Ok(Self {
             memory,
             pages,

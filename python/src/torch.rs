@@ -14,7 +14,7 @@ use crate::throw::{self, Kind};
 use crate::torch_capture::{self, PoolId, Relaxed};
 use crate::torch_filter::CaptureFilter;
 use crate::torch_refusal;
-use bursar::{Bytes, DeviceId};
+use bursar::{Bytes, DeviceId, Stream};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::{c_int, c_void};
@@ -55,7 +55,7 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
     });
     let ptr = match opened.captures.load(Ordering::Acquire) {
         0 => or_throw(number, bytes, || opened.allocate_on(stream, bytes, raw)),
-        _ => allocate_in_capture(opened, bytes, number, raw),
+        _ => allocate_in_capture(opened, bytes, number, raw, stream),
     };
     ptr as *mut c_void
 }
@@ -78,9 +78,9 @@ extern "C-unwind" fn allocate_or_null(bytes: isize, device: c_int, stream: *mut 
 
 #[cold]
 #[inline(never)]
-fn allocate_in_capture(device: &PoolDevice, bytes: u64, number: u32, raw: u64) -> u64 {
+fn allocate_in_capture(device: &PoolDevice, bytes: u64, number: u32, raw: u64, stream: Stream) -> u64 {
     // What it asks of PyTorch may throw, through frames that have nothing to catch it.
-    if let Some(allocated) = torch_capture::allocate(device, number, bytes, raw) {
+    if let Some(allocated) = torch_capture::allocate(device, number, bytes, raw, stream) {
         return match allocated {
             Ok(ptr) => ptr,
             Err(failure) => refuse(number, bytes, failure),

@@ -1,18 +1,23 @@
 //! Memory that is allocated while a stream is captured into a graph.
 //!
-//! A graph uses the same addresses in every replay, so what is allocated in a capture comes from an *arena* of the graph's
-//! pool: blocks that were freed in a capture are used again on the same stream of captures into that arena, and by nobody
-//! else until PyTorch releases it. Blocks of an arena are taken from the process's pool on a stream of our own, which is
-//! waited for, because a capture cannot wait for what is outside it. Nothing is asked of the driver that would end a
-//! capture: on a thread that calls us the mode of captures is relaxed meanwhile, and other streams are asked about only
-//! where they are not captured.
+//! A graph uses the same addresses in every replay, so what is allocated in a capture comes from a [`GraphMemory`], one for
+//! each of PyTorch's pools of graphs: nobody else has it before PyTorch releases that. PyTorch makes the captures, says when
+//! they begin and end, and which streams are part of them; of their order we know nothing, so what is freed on a stream is
+//! reused on the same one, or by a later capture. Replays are PyTorch's too: a memory goes back after everything that
+//! streams were given until then. Where PyTorch uses one of its pools without capturing, memory is ordinary memory.
+//!
+//! Nothing is asked of the driver that would end a capture: on a thread that calls us the mode of captures is relaxed
+//! meanwhile, and other streams are asked about only where they are not captured.
 #![allow(unsafe_code)]
 
 use crate::failure::Failure;
-use crate::pool::PoolDevice;
+use crate::pool::{self, ALIGN, PoolDevice};
 use crate::pool_book::Held;
 use crate::torch_filter::CaptureFilter;
-use bursar::memory::DeviceBlock;
+use bursar::error::StreamMisuse;
+use bursar::graph::{ForeignCapture, GraphMemory};
+use bursar::memory::{DeviceBlock, DeviceMemoryResource as _, Refused};
+use bursar::{Error, Stream};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -28,7 +33,7 @@ pub(crate) struct PoolId {
 
 /// A capture that was announced.
 #[derive(Clone, Debug)]
-struct Capture {
+struct Announced {
     device: u32,
     id: PoolId,
     filter: Arc<CaptureFilter>,
@@ -42,14 +47,29 @@ struct Arena {
     references: usize,
     /// The blocks of it that are outside.
     outside: usize,
-    /// Blocks that are free, with the raw handles of the streams that they were freed on.
-    free: Vec<(u64, DeviceBlock)>,
+    /// The capture under way.
+    capture: Option<ForeignCapture>,
+    memory: GraphMemory,
+}
+
+/// A block whose free was refused, because a stream that it was used on is captured into another graph.
+#[derive(Debug)]
+struct Unfreed {
+    device: u32,
+    arena: u32,
+    block: DeviceBlock,
+    streams: Vec<Stream>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    captures: Vec<Capture>,
+    captures: Vec<Announced>,
     arenas: HashMap<(u32, PoolId), Arena>,
+    /// The devices and memories that PyTorch has released while blocks of them are outside.
+    released: Vec<(u32, Arena)>,
+    /// Those of them that are still to be given back, because a capture was under way.
+    unreleased: Vec<(u32, GraphMemory)>,
+    unfreed: Vec<Unfreed>,
     made: u32,
 }
 
@@ -62,130 +82,176 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
 
 /// Begins to direct what `filter` applies to into an arena.
 pub(crate) fn begin(device: &PoolDevice, number: u32, id: PoolId, filter: CaptureFilter) -> Result<(), Failure> {
+    let _relaxed = Relaxed::enter();
+    let known = with_state(|state| state.arenas.get(&(number, id)).map(|arena| arena.memory.clone()));
+    // The stream that memory is taken on is made before the capture begins.
+    let memory = known.map_or_else(|| GraphMemory::new(device.memory.clone()), Ok)?;
+    let (memory, is_captured) = with_state(|state| {
+        let State { arenas, made, .. } = state;
+        let arena = arenas.entry((number, id)).or_insert_with(|| {
+            *made += 1;
+            Arena { number: *made, references: 0, outside: 0, capture: None, memory }
+        });
+        (arena.memory.clone(), arena.capture.is_some())
+    });
+    let capture = if is_captured { None } else { Some(memory.capture_of_any()?) };
     with_state(|state| {
-        state.arena(number, id).references += 1;
-        state.captures.push(Capture { device: number, id, filter: Arc::new(filter) });
+        if let Some(arena) = state.arenas.get_mut(&(number, id)) {
+            arena.capture = arena.capture.take().or(capture);
+            arena.references += 1;
+        }
+        state.captures.push(Announced { device: number, id, filter: Arc::new(filter) });
     });
     device.captures.fetch_add(1, Ordering::AcqRel);
-    // The stream that blocks are taken on is made before the capture begins.
-    device.streams.own(&device.context)?;
     Ok(device.streams.expose(&device.context)?)
 }
 
 /// Ends that.
 pub(crate) fn end(device: &PoolDevice, number: u32, id: PoolId) -> Result<(), Failure> {
+    let is_same = |capture: &Announced| (capture.device, capture.id) == (number, id);
     let ended = with_state(|state| {
-        let at = state.captures.iter().rposition(|capture| (capture.device, capture.id) == (number, id))?;
-        Some(state.captures.remove(at))
+        let at = state.captures.iter().rposition(is_same)?;
+        let ended = state.captures.remove(at);
+        let is_last = !state.captures.iter().any(is_same);
+        let arena = state.arenas.get_mut(&(number, id)).filter(|_| is_last);
+        Some((ended, arena.and_then(|arena| arena.capture.take())))
     });
     if ended.is_some() && device.captures.fetch_sub(1, Ordering::AcqRel) == 1 {
         device.streams.conceal(&device.context)?;
         device.retry_refused();
+        catch_up(device, number);
     }
     Ok(())
 }
 
-/// Lets go of an arena: what is free of it goes back to the pool with the last reference, and the rest when it is freed.
-pub(crate) fn release(device: &PoolDevice, number: u32, id: PoolId) {
-    let blocks = with_state(|state| {
-        let Some(arena) = state.arenas.get_mut(&(number, id)) else { return Vec::new() };
-        arena.references = arena.references.saturating_sub(1);
-        if arena.references > 0 {
-            return Vec::new();
-        }
-        let free = std::mem::take(&mut arena.free);
-        if arena.outside == 0 {
-            state.arenas.remove(&(number, id));
-        }
-        free.into_iter().map(|(_, block)| block).collect()
+/// Does what a capture was in the way of.
+fn catch_up(device: &PoolDevice, number: u32) {
+    let (unreleased, unfreed) = with_state(|state| {
+        let unreleased: Vec<_> = state.unreleased.extract_if(.., |(of, _)| *of == number).collect();
+        let unfreed: Vec<_> = state.unfreed.extract_if(.., |unfreed| unfreed.device == number).collect();
+        (unreleased, unfreed)
     });
-    give_back(device, blocks);
+    unreleased.into_iter().for_each(|(_, memory)| give_back(device, number, memory));
+    unfreed.into_iter().for_each(free_after);
 }
 
-/// Gives blocks of an arena back to the pool, after everything that streams were given: a graph that uses them may have been
-/// launched on any.
-fn give_back(device: &PoolDevice, blocks: Vec<DeviceBlock>) {
+/// Lets go of an arena: with the last reference what is in no block goes back to the pool, and the rest when it is freed.
+pub(crate) fn release(device: &PoolDevice, number: u32, id: PoolId) {
+    let memory = with_state(|state| {
+        let arena = state.arenas.get_mut(&(number, id))?;
+        arena.references = arena.references.saturating_sub(1);
+        let arena = if arena.references == 0 { state.arenas.remove(&(number, id))? } else { return None };
+        let memory = arena.memory.clone();
+        if arena.outside > 0 {
+            state.released.push((number, arena));
+        }
+        Some(memory)
+    });
+    if let Some(memory) = memory {
+        give_back(device, number, memory);
+    }
+}
+
+/// Gives the memory of graphs back, after everything that streams were given: a graph that uses it may have been launched on
+/// any. It waits for the end of captures.
+fn give_back(device: &PoolDevice, number: u32, memory: GraphMemory) {
     let _relaxed = Relaxed::enter();
-    for block in blocks {
-        device.free_after(block, device.streams.all());
+    let is_captured = device.captures.load(Ordering::Acquire) > 0;
+    let ordered = || device.streams.all().into_iter().try_for_each(|stream| memory.launched(stream));
+    if is_captured || ordered().and_then(|()| memory.release()).is_err() {
+        with_state(|state| state.unreleased.push((number, memory)));
     }
 }
 
 /// Allocates for a stream while captures are under way; `None` where the stream is not part of one.
 ///
 /// It calls PyTorch, which may throw.
-pub(crate) fn allocate(device: &PoolDevice, number: u32, bytes: u64, raw: u64) -> Option<Result<u64, Failure>> {
+pub(crate) fn allocate(
+    device: &PoolDevice,
+    number: u32,
+    bytes: u64,
+    raw: u64,
+    stream: Stream,
+) -> Option<Result<u64, Failure>> {
     let captures: Vec<_> =
         with_state(|state| state.captures.iter().rev().filter(|capture| capture.device == number).cloned().collect());
     let id = captures.iter().find(|capture| capture.filter.applies_to(raw))?.id;
     drop(captures);
-    let (arena, spare) = with_state(|state| {
-        let arena = state.arena(number, id);
-        arena.outside += 1;
-        (arena.number, arena.take(bytes, raw))
-    });
-    let block = match spare.map_or_else(|| take_from_pool(device, bytes), Ok) {
-        Ok(block) => block,
-        Err(failure) => {
-            with_state(|state| state.arena(number, id).outside -= 1);
-            return Some(Err(failure));
+    match device.context.check_stream(stream) {
+        Ok(()) => None,
+        Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => {
+            Some(allocate_in(device, number, id, bytes, raw, stream))
         }
-    };
-    Some(Ok(device.hand_out(Held { block, requested: bytes, raw, arena, is_shared: false })))
+        Err(error) => Some(Err(error.into())),
+    }
 }
 
-/// Takes a block from the pool that every stream may use at once.
-fn take_from_pool(device: &PoolDevice, bytes: u64) -> Result<DeviceBlock, Failure> {
+fn allocate_in(
+    device: &PoolDevice,
+    number: u32,
+    id: PoolId,
+    bytes: u64,
+    raw: u64,
+    stream: Stream,
+) -> Result<u64, Failure> {
+    let entered = with_state(|state| {
+        let arena = state.arenas.get_mut(&(number, id))?;
+        let capture = arena.capture.as_ref()?;
+        Some(capture.enter(stream).map(|()| {
+            arena.outside += 1;
+            (arena.number, arena.memory.clone())
+        }))
+    });
+    let not_announced = Error::InvalidValue { what: "no capture into this pool was announced" };
+    let (arena, memory) = entered.unwrap_or(Err(not_announced))?;
     let _relaxed = Relaxed::enter();
-    let stream = device.streams.own(&device.context)?;
-    let block = device.allocate(bytes, stream)?;
-    match device.context.synchronize(stream) {
-        Ok(()) => Ok(block),
+    match memory.allocate(bytes, ALIGN, stream, pool::tag()) {
+        Ok(block) => Ok(device.hand_out(Held { block, requested: bytes, raw, arena, is_shared: false })),
         Err(error) => {
-            device.free_after(block, Vec::new());
-            Err(error.into())
+            forget_one(number, arena);
+            Err(device.explain(error, bytes))
         }
     }
 }
 
 /// Takes back a block of an arena.
 pub(crate) fn free(device: &PoolDevice, number: u32, held: Held) {
-    let Held { block, raw, arena, is_shared, .. } = held;
-    let uses = if is_shared { device.book.lock().take_uses(block.ptr().0) } else { Vec::new() };
-    let leftover = with_state(|state| {
-        let found = state.arenas.iter_mut().find(|((of, _), other)| *of == number && other.number == arena);
-        let Some((&key, arena)) = found else { return Some(block) };
-        arena.outside -= 1;
-        if arena.references > 0 {
-            // What other streams of the capture use too is used again by none of them.
-            arena.free.push((if uses.is_empty() { raw } else { u64::MAX }, block));
-            return None;
-        }
-        if arena.outside == 0 {
-            state.arenas.remove(&key);
-        }
-        Some(block)
-    });
-    give_back(device, leftover.into_iter().collect());
+    let Held { block, arena, is_shared, .. } = held;
+    let mut streams = if is_shared { device.book.lock().take_uses(block.ptr().0) } else { Vec::new() };
+    if !streams.contains(&block.stream()) {
+        streams.push(block.stream());
+    }
+    free_after(Unfreed { device: number, arena, block, streams });
 }
 
-impl State {
-    fn arena(&mut self, number: u32, id: PoolId) -> &mut Arena {
-        let made = &mut self.made;
-        self.arenas.entry((number, id)).or_insert_with(|| {
-            *made += 1;
-            Arena { number: *made, references: 0, outside: 0, free: Vec::new() }
-        })
+fn free_after(Unfreed { device, arena, block, streams }: Unfreed) {
+    let Some(memory) = with_state(|state| state.arena(device, arena).map(|arena| arena.memory.clone())) else { return };
+    let _relaxed = Relaxed::enter();
+    match memory.deallocate_after(block, &streams) {
+        Ok(()) => forget_one(device, arena),
+        Err(Refused { block, .. }) => {
+            with_state(|state| state.unfreed.push(Unfreed { device, arena, block, streams }));
+        }
     }
 }
 
-impl Arena {
-    /// Takes the smallest free block of a stream that a request fits in and that is at most a quarter longer.
-    fn take(&mut self, bytes: u64, raw: u64) -> Option<DeviceBlock> {
-        let fits = |block: &DeviceBlock| (bytes..=bytes + bytes / 4 + 512).contains(&block.granted().get());
-        let candidates = self.free.iter().enumerate().filter(|(_, (of, block))| *of == raw && fits(block));
-        let (at, _) = candidates.min_by_key(|(_, (_, block))| block.granted())?;
-        Some(self.free.swap_remove(at).1)
+/// Counts one block less of an arena, which ends with the last of them once PyTorch has released it.
+fn forget_one(device: u32, arena: u32) {
+    let ended = with_state(|state| {
+        state.arena(device, arena)?.outside -= 1;
+        let is_over = |(of, other): &mut (u32, Arena)| *of == device && other.number == arena && other.outside == 0;
+        Some(state.released.extract_if(.., is_over).collect::<Vec<_>>())
+    });
+    drop(ended);
+}
+
+impl State {
+    /// Returns the arena with a number.
+    fn arena(&mut self, device: u32, number: u32) -> Option<&mut Arena> {
+        let Self { arenas, released, .. } = self;
+        let held = arenas.iter_mut().map(|((of, _), arena)| (*of, arena));
+        let all = held.chain(released.iter_mut().map(|(of, arena)| (*of, arena)));
+        all.into_iter().find(|(of, arena)| *of == device && arena.number == number).map(|(_, arena)| arena)
     }
 }
 

@@ -365,6 +365,77 @@ def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
     del outside
 
 
+def test_y4_graphs_that_share_a_pool_hold_little_more_than_one() -> None:
+    graphs, kept, addresses = [torch.cuda.CUDAGraph() for _ in range(4)], [], set()
+    before = bursar.statistics()[0].live
+    for graph in graphs:
+        with torch.cuda.graph(graph, pool=graphs[0].pool() if kept else None):
+            scratch = empty(48 << 20)
+            addresses.add(scratch.data_ptr())
+            del scratch
+            # What is kept is not cut out of what the next graph needs whole.
+            kept.append(empty(1000))
+    assert len(addresses) == 1
+    assert bursar.statistics()[0].live - before < 56 << 20
+    for graph in graphs:
+        graph.replay()
+    torch.cuda.synchronize()
+    del graphs, graph
+    gc.collect()
+    assert bursar.statistics()[0].live - before < 4 << 20, "what no tensor has is back"
+    del kept
+    gc.collect()
+    assert bursar.statistics()[0].live - before <= 1024
+
+
+def test_y4_what_two_streams_of_a_capture_use_is_not_used_again_in_it() -> None:
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        first = empty(1 << 20)
+        side.wait_stream(torch.cuda.current_stream())
+        first.record_stream(side)
+        address = first.data_ptr()
+        del first
+        again = empty(1 << 20)
+        assert again.data_ptr() != address, "the side stream may still use it"
+        torch.cuda.current_stream().wait_stream(side)
+    later = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(later, pool=graph.pool()):
+        assert empty(1 << 20).data_ptr() == address, "all of the first graph comes before"
+    del again, graph, later
+
+
+def test_y4_what_a_graph_has_left_behind_is_freed_while_its_stream_is_captured() -> None:
+    graph, other, side = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=side):
+        kept = empty(4 << 20)
+    before = bursar.statistics()[0].live
+    with torch.cuda.graph(other, stream=side):
+        del kept
+        graph.reset()
+        more = empty(1 << 20)
+    gc.collect()
+    assert bursar.statistics()[0].live <= before - (4 << 20) + (2 << 20), "its turn came with the end of the capture"
+    other.replay()
+    torch.cuda.synchronize()
+    del more, other, graph
+
+
+def test_y4_a_graph_outlives_sleep() -> None:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = empty(32 << 20)
+    address = kept.data_ptr()
+    graph.replay()
+    bursar.sleep()
+    assert torch.cuda.memory_reserved() == 0
+    bursar.wake()
+    assert kept.data_ptr() == address and torch.cuda.memory_reserved() >= 32 << 20
+    graph.replay()
+    torch.cuda.synchronize()
+    del kept, graph
+
+
 def test_y4_a_capture_can_be_refused_memory_and_go_on() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
