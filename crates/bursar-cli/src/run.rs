@@ -35,7 +35,7 @@ use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::{CommandTemplate, Policy, RunFailure, Supervisor, names_a_device};
+use supervisor::{CommandTemplate, Policy, RunFailure, SleepPolicy, Supervisor, names_a_device};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -78,6 +78,15 @@ pub(crate) struct RunArgs {
     /// The seconds that workers have to end when they are asked to.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     grace: Duration,
+
+    /// When the run or a worker is stopped (Ctrl-Z, SIGTSTP), have the workers' memory sleep first, and give their shares back;
+    /// when it is continued, wait for them and wake. For workers that let others put them to sleep: see `bursar sleep`.
+    #[arg(long)]
+    sleep_when_stopped: bool,
+
+    /// With --sleep-when-stopped, keep the shares of workers that sleep, so that nobody else gets them.
+    #[arg(long, requires = "sleep_when_stopped")]
+    keep_place: bool,
 
     /// The command, and its words: {worker}, {workers} and {device} are filled in.
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -158,6 +167,7 @@ fn run_workers(
         json,
         driver: opened.as_ref().map(|opened| opened.driver.describe()),
         is_simulated,
+        sleep: args.sleep_when_stopped.then_some(SleepPolicy { keep_place: args.keep_place }),
     };
     let supervisor = Supervisor::new(policy, output, child_lock);
     if is_simulated {

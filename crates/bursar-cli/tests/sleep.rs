@@ -15,6 +15,8 @@ mod kills;
 mod rig;
 #[path = "sleep/roles.rs"]
 mod roles;
+#[path = "sleep/stopped.rs"]
+mod stopped;
 #[path = "sleep/turns.rs"]
 mod turns;
 
@@ -26,10 +28,13 @@ use std::process::ExitCode;
 type Named = (&'static str, fn(&Rig));
 
 fn main() -> ExitCode {
+    if std::env::var_os(roles::WORKS_IN).is_some() {
+        return roles::work();
+    }
     if std::env::var_os(roles::VARIABLE).is_some() {
         return roles::play();
     }
-    let all = [asked::TRIALS, kills::TRIALS, turns::TRIALS].concat();
+    let all = [asked::TRIALS, kills::TRIALS, turns::TRIALS, stopped::TRIALS].concat();
     let trial = |(name, run): Named| {
         Trial::test(name, move || {
             run(&Rig::new());

@@ -3,7 +3,7 @@
 use crate::Ledgers;
 use bursar_core::{Error, ExternalError, HostStore, Result, SleepState};
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
-use bursar_ledger::{RemoteListener, RemoteReport, RemoteRequest};
+use bursar_ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub struct SleepWhenAsked {
     asked: Arc<AskedMemory>,
     _listener: RemoteListener,
+    /// Keeps the ledger open.
+    _ledger: Ledger,
 }
 
 /// A stretch of work during which memory does not fall asleep. It ends when this is dropped.
@@ -237,11 +239,12 @@ impl Ledgers {
         store: impl HostStore + 'static,
         options: SleepOptions,
     ) -> Result<SleepWhenAsked> {
-        let ledger = self.of(gpu.context())?;
+        // Opened beside the budget's, which may be that of a share: what the device uses is published there.
+        let ledger = Ledger::for_device(gpu.context())?;
         let (gpu, store) = (gpu.clone(), Box::new(store));
         let asked = Arc::new(AskedMemory { gpu, store, options, state: Mutex::default(), changed: Condvar::new() });
         let meets = asked.clone();
         let listener = ledger.on_request(move |request| meets.meet(request));
-        Ok(SleepWhenAsked { asked, _listener: listener })
+        Ok(SleepWhenAsked { asked, _listener: listener, _ledger: ledger })
     }
 }

@@ -14,6 +14,7 @@ use bursar::{Bytes, DeviceId};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::Arc;
 
 /// A worker's device, processors, environment and share of memory. The share goes back when the slot is dropped.
 pub(crate) struct Slot {
@@ -27,13 +28,22 @@ pub(crate) struct Slot {
     /// The variables that its programs get besides its number.
     pub(crate) environment: Vec<(&'static str, OsString)>,
     /// The owner of its memory.
-    pub(crate) _memory: Box<dyn Send>,
+    pub(crate) memory: Arc<dyn SlotShare>,
 }
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot").field("device", &self.device).field("limit", &self.limit).finish_non_exhaustive()
     }
+}
+
+/// The share of a worker, which can be given up while the worker sleeps.
+pub(crate) trait SlotShare: Send + Sync {
+    /// Gives back what the worker has not drawn.
+    fn give_up(&self) -> bursar::Result<()>;
+
+    /// Takes as much again, waiting for its turn until `is_over` says that nobody waits any more. Returns whether it was taken.
+    fn take_again(&self, is_over: &dyn Fn() -> bool) -> bursar::Result<bool>;
 }
 
 /// A source of slots for more workers, as memory comes free.

@@ -8,10 +8,13 @@ mod command_template;
 mod drain;
 mod events;
 mod outcome;
+mod pausing;
+mod sleeping;
 mod worker;
 
 pub(super) use command_template::{CommandTemplate, names_a_device};
 pub(super) use outcome::{RunFailure, RunOutcome};
+pub(super) use sleeping::SleepPolicy;
 
 use super::output::OutputThread;
 use super::processes::child_lock::ChildLock;
@@ -26,6 +29,7 @@ use events::{Event, StopRequests};
 use outcome::StartError;
 use rustix::process::{Pid, Signal, WaitOptions, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGTSTP};
+use sleeping::SleepThread;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -52,6 +56,8 @@ pub(crate) struct Policy {
     pub(crate) driver: Option<String>,
     /// True if the devices are simulated.
     pub(crate) is_simulated: bool,
+    /// The way that workers sleep while they are stopped; none where they do not.
+    pub(crate) sleep: Option<SleepPolicy>,
 }
 
 /// The workers of a run.
@@ -72,6 +78,8 @@ pub(crate) struct Supervisor {
     stop_requests: StopRequests,
     /// The moment at which the workers were stopped.
     paused_at: Option<Instant>,
+    /// The thread that has workers sleep while they are stopped.
+    sleep: Option<SleepThread>,
     start_error: Option<StartError>,
 }
 
@@ -89,6 +97,7 @@ impl Supervisor {
             is_stopping: false,
             stop_requests: StopRequests::default(),
             paused_at: None,
+            sleep: None,
             start_error: None,
         }
     }
@@ -111,6 +120,8 @@ impl Supervisor {
         let (signals, forwarded_signals) = (sender.clone(), sender.clone());
         forwarded.set_handler(move |signal| drop(forwarded_signals.send(Event::Forwarded(signal))));
         let watch = SignalWatch::start(move |signal| drop(signals.send(Event::Signal(signal))))?;
+        let start_sleep = |policy| SleepThread::start(policy, sender.clone());
+        self.sleep = self.policy.sleep.map(start_sleep).transpose()?;
         slots.into_iter().for_each(|slot| self.add_worker(slot));
         let requesting = more.map(|(source, count)| self.request_slots(source, count, sender)).transpose()?;
         let child_lock = self.child_lock.clone();
@@ -205,6 +216,7 @@ impl Supervisor {
                 self.stop_requests.count(&event);
                 self.interrupt(signal, is_first);
             }
+            Event::Slept { number, wakes, failure } => self.handle_slept(number, wakes, failure),
             Event::Slot(slot) if self.is_stopping => drop(slot),
             Event::Slot(Ok(slot)) => {
                 self.waiting_for_slots -= 1;
@@ -222,7 +234,13 @@ impl Supervisor {
 
     /// Reaps processes that have ended, and kills workers whose time is over.
     fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        let stops =
+            if self.sleep.is_some() { WaitOptions::UNTRACED | WaitOptions::CONTINUED } else { WaitOptions::empty() };
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | stops) {
+            if status.stopped() || status.continued() {
+                self.note_stop(pid, status);
+                continue;
+            }
             let leads = |worker: &&mut Worker| worker.state == WorkerState::Running { group: pid };
             if let Some(worker) = self.workers.iter_mut().find(leads) {
                 worker.state = WorkerState::Lingering { group: pid, ending: Ending::of(status) };
@@ -257,6 +275,7 @@ impl Supervisor {
             let (number, count, of) = (worker.number, worker.restarts, self.policy.restarts);
             self.output.say(FAINT, format!("bursar: worker {number} {ending}: started again ({count} of {of})"));
             self.starting.push_back(index);
+            self.wake_if_asleep(index);
             return;
         }
         let report = self.release_slot(index);
@@ -338,6 +357,7 @@ impl Supervisor {
     fn stop(&mut self, signal: Signal) {
         self.is_stopping = true;
         self.waiting_for_slots = 0;
+        self.sleep.iter().for_each(SleepThread::cancel);
         self.starting.clear();
         self.slot_source.iter().for_each(|source| source.cancel());
         let kill_at = Instant::now() + self.policy.grace;
@@ -355,25 +375,6 @@ impl Supervisor {
                 WorkerState::Ended { .. } => (),
             }
         }
-    }
-
-    /// Stops the workers and prints nothing until [`resume`](Self::resume), while `bursar run` is stopped.
-    fn pause(&mut self) {
-        if self.paused_at.is_none() {
-            self.paused_at = Some(Instant::now());
-            self.workers.iter().for_each(|worker| worker.signal(Signal::STOP));
-            self.output.pause();
-        }
-    }
-
-    /// Continues the workers. The time of the pause does not count.
-    fn resume(&mut self) {
-        let Some(paused_at) = self.paused_at.take() else { return };
-        for worker in &mut self.workers {
-            worker.kill_at = worker.kill_at.map(|at| at + paused_at.elapsed());
-            worker.signal(Signal::CONT);
-        }
-        self.output.resume();
     }
 
     /// Sets the status line.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The time after which a trial fails instead of hanging; nothing here takes as long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The variable with the name of the device.
 pub(crate) const DEVICE: &str = "BURSAR_TEST_DEVICE";
@@ -30,8 +30,8 @@ pub(crate) fn device(name: &str) -> Arc<dyn Driver> {
 
 /// A device of a trial's own, and a folder for its ledgers.
 pub(crate) struct Rig {
-    folder: Folder,
-    name: String,
+    pub(crate) folder: Folder,
+    pub(crate) name: String,
 }
 
 impl Rig {

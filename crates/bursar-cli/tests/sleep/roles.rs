@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The variable that makes this program another: the mebibytes that it fills.
 pub(crate) const VARIABLE: &str = "BURSAR_TEST_FILLS";
 
+/// The variable that makes this program a worker: the folder where it says how far it is, and is told to end.
+pub(crate) const WORKS_IN: &str = "BURSAR_TEST_WORKS_IN";
+
 /// The memory that the host's ledger has.
 pub(crate) const HOST: Bytes = Bytes::gib(4);
 
@@ -70,6 +73,37 @@ pub(crate) fn play() -> ExitCode {
         std::io::stdout().flush().expect("the other side listens");
     }
     drop(aside);
+    ExitCode::SUCCESS
+}
+
+/// Looks at its memory again and again, and counts how often, until it is told to end. Fails once it is not what it was.
+pub(crate) fn work() -> ExitCode {
+    let folder = std::path::PathBuf::from(std::env::var_os(WORKS_IN).expect("set"));
+    let ledgers = Ledgers::default();
+    let stack = Stack::new().layer(PagePool::default()).layer(ledgers.budget()).over(leaf::Frames);
+    let gpu = Gpu::open(device(&std::env::var(DEVICE).expect("set")), DeviceId(0), &stack).expect("a device");
+    let stream = gpu.streams().lease().expect("a stream");
+    let pattern: Vec<u64> = (0..5 << 20).collect();
+    let memory = gpu.buffer_from(&pattern, &stream, tag!("pattern")).expect("room");
+    let pinned = PinnedPool::near(&gpu).expect("host memory");
+    let sleeper = ledgers.sleep_when_asked(&gpu, pinned, SleepOptions::new()).expect("a ledger");
+    let say = |name: &str, text: String| {
+        std::fs::write(folder.join("new"), text).and_then(|()| std::fs::rename(folder.join("new"), folder.join(name)))
+    };
+    say("pid", std::process::id().to_string()).expect("room");
+    for round in 0u64.. {
+        let awake = sleeper.awake();
+        if memory.to_vec().is_ok_and(|found| found == pattern) {
+            say("round", round.to_string()).expect("room");
+        } else {
+            return ExitCode::FAILURE;
+        }
+        drop(awake);
+        if folder.join("end").exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     ExitCode::SUCCESS
 }
 

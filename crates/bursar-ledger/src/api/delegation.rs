@@ -82,6 +82,16 @@ impl Delegation {
         (Bytes(held), Bytes(undrawn))
     }
 
+    /// Gives back all that nobody has drawn, as [`Reservation::give_back_undrawn`] does: children go on with what they drew.
+    pub fn give_back_undrawn(&self) -> Result<Bytes> {
+        self.reservation.give_back_undrawn()
+    }
+
+    /// Adds what another reservation has not drawn, as [`Reservation::merge`] does: children can draw on it.
+    pub fn merge(&self, other: Reservation) -> Result<()> {
+        self.reservation.merge(other)
+    }
+
     /// Ends the delegation and returns the reservation; children that draw on it go on.
     pub fn end(self) -> Reservation {
         self.reservation

@@ -7,6 +7,7 @@ use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Error, Result};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory that was set aside: an account whose charges are never refused up to its size.
@@ -108,6 +109,52 @@ impl Reservation {
         let shrunk = attachment.with_lock(LockWait::Usual, |locked| locked.shrink(self.key(), to.get()))?;
         let excess = self.bytes().saturating_sub(to);
         shrunk.map_err(|refused| attachment.error_for(refused, "reservations", excess))
+    }
+
+    /// Gives back all that is undrawn, and keeps what is drawn; returns how much that was. Nothing for a reservation that draws on
+    /// another.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::Ledger;
+    /// use bursar::memory::Account;
+    ///
+    /// # fn main() -> bursar::Result<()> {
+    /// let ledger = Ledger::private(Bytes::gib(8));
+    /// let stage = ledger.reserve(Bytes::gib(6))?;
+    /// stage.charge(Bytes::gib(1))?;
+    /// assert_eq!(stage.give_back_undrawn()?, Bytes::gib(5));
+    /// assert_eq!(ledger.available()?, Bytes::gib(7));
+    ///
+    /// stage.merge(ledger.reserve(Bytes::gib(5))?)?;
+    /// assert_eq!((stage.bytes(), stage.undrawn()), (Bytes::gib(6), Bytes::gib(5)));
+    /// # stage.release(Bytes::gib(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn give_back_undrawn(&self) -> Result<Bytes> {
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        if self.draws_on().is_some() {
+            return Ok(Bytes::ZERO);
+        }
+        let given = attachment.with_lock(LockWait::Usual, |locked| locked.give_back_undrawn(self.key()))?;
+        given.map(Bytes).map_err(|refused| attachment.error_for(refused, "reservations", Bytes::ZERO))
+    }
+
+    /// Adds all that another reservation of the same tenant has not drawn to this one. Refused where one of them draws on
+    /// another, or the tenants are two.
+    pub fn merge(&self, other: Self) -> Result<()> {
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        let is_same = Arc::ptr_eq(attachment, &other.ledger().attachment);
+        let unlike = Error::InvalidValue { what: "reservations are merged within one tenant of one ledger" };
+        let merge = |locked: &mut LockedBook<'_, MappedWords>| locked.merge(self.key(), other.key());
+        let merged = if is_same { attachment.with_lock(LockWait::Usual, merge)? } else { Ok(false) };
+        match merged.map_err(|refused| attachment.error_for(refused, "reservations", Bytes::ZERO))? {
+            true => Ok(()),
+            false => Err(unlike),
+        }
     }
 
     /// Hands the reservation to child processes, which draw on it by its token.

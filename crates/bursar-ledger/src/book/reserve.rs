@@ -86,6 +86,40 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(())
     }
 
+    /// Adds all that a reservation has not drawn to another of the same tenant. Returns whether they are such two.
+    pub fn merge(&mut self, into: NodeKey, from: NodeKey) -> Result<bool, BookError> {
+        if !self.is_current(into) || !self.is_current(from) {
+            return Err(BookError::Cleared);
+        }
+        let is_reservation = |key: NodeKey| self.field(key.node, node::KIND) == RESERVATION;
+        let are_alike =
+            is_reservation(into) && is_reservation(from) && self.parent(into.node) == self.parent(from.node);
+        if !are_alike || into == from {
+            return Ok(false);
+        }
+        self.settle_path(from.node);
+        self.settle_path(into.node);
+        let bytes = self.balance(from.node);
+        self.set_balance(from.node, 0);
+        self.set_total(from.node, self.field(from.node, node::TOTAL).saturating_sub(bytes));
+        self.set_balance(into.node, self.balance(into.node).saturating_add(bytes));
+        self.set_total(into.node, self.field(into.node, node::TOTAL).saturating_add(bytes));
+        self.finish();
+        Ok(true)
+    }
+
+    /// Gives back all that a reservation has not drawn, credit of those who draw on it included; returns how much that was.
+    pub fn give_back_undrawn(&mut self, key: NodeKey) -> Result<u64, BookError> {
+        if !self.is_current(key) {
+            return Err(BookError::Cleared);
+        }
+        self.recall_credit(key.node);
+        self.settle_path(key.node);
+        let undrawn = self.balance(key.node);
+        let total = self.field(key.node, node::TOTAL);
+        self.shrink(key, total.saturating_sub(undrawn)).map(|()| undrawn)
+    }
+
     /// Gives back what a reservation has beyond `to`.
     pub fn shrink(&mut self, key: NodeKey, to: u64) -> Result<(), BookError> {
         if !self.is_current(key) {

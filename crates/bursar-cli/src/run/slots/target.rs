@@ -1,15 +1,21 @@
 //! A device, or the machine's memory, that workers of this run are placed on, and the memory that they have there.
 
-use super::Slot;
 use super::notify::Notify;
+use super::{Slot, SlotShare};
 use bursar::device::{DeviceContext, NumaNode};
 use bursar::fit::{FitError, Need, Ram, Worker};
 use bursar::host::Topology;
-use bursar::ledger::{Delegation, Ledger, Reservation};
+use bursar::ledger::{Delegation, Ledger, Priority, Reservation};
 use bursar::{Bytes, DeviceId};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
+use std::future::Future as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// The interval at which whoever waits for memory looks whether anybody still wants it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A device or the machine's memory, with its ledger.
 #[derive(Debug)]
@@ -144,7 +150,7 @@ impl Target {
             cpus: self.cpus,
             limit,
             environment,
-            _memory: Box::new(memory),
+            memory: Arc::new(memory),
         })
     }
 
@@ -157,7 +163,7 @@ impl Target {
             ReservationKind::Private(reservation)
         };
         self.lock().bytes.0 += bytes.get();
-        Ok(ReservedMemory { reservation: Some(kind), bytes, target: self.clone() })
+        Ok(ReservedMemory { reservation: Some(kind), bytes, given_up: Mutex::default(), target: self.clone() })
     }
 }
 
@@ -173,6 +179,8 @@ fn cpu_set(cpus: impl Iterator<Item = u32>) -> CpuSet {
 pub(super) struct ReservedMemory {
     reservation: Option<ReservationKind>,
     bytes: Bytes,
+    /// The part that was given up while workers sleep.
+    given_up: Mutex<Bytes>,
     target: Arc<Target>,
 }
 
@@ -194,6 +202,47 @@ impl ReservedMemory {
     }
 }
 
+impl SlotShare for ReservedMemory {
+    fn give_up(&self) -> bursar::Result<()> {
+        if let Some(ReservationKind::Delegated(delegation)) = &self.reservation {
+            let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+            *given_up = given_up.saturating_add(delegation.give_back_undrawn()?);
+        }
+        Ok(())
+    }
+
+    fn take_again(&self, is_over: &dyn Fn() -> bool) -> bursar::Result<bool> {
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ReservationKind::Delegated(delegation)) = &self.reservation else { return Ok(true) };
+        if *given_up == Bytes::ZERO {
+            return Ok(true);
+        }
+        let mut reserving = Box::pin(self.target.ledger.reserve_async(*given_up, Priority::default()));
+        let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+        loop {
+            match reserving.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(reserved) => delegation.merge(reserved?)?,
+                Poll::Pending if is_over() => return Ok(false),
+                Poll::Pending => {
+                    std::thread::park_timeout(LOOK_EVERY);
+                    continue;
+                }
+            }
+            *given_up = Bytes::ZERO;
+            return Ok(true);
+        }
+    }
+}
+
+/// A waker of the thread that waits for memory.
+struct ThreadWaker(std::thread::Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 impl Drop for ReservedMemory {
     fn drop(&mut self) {
         drop(self.reservation.take());
@@ -208,6 +257,21 @@ struct SlotMemory {
     own: Option<ReservedMemory>,
     shared: Option<Arc<ReservedMemory>>,
     target: Arc<Target>,
+}
+
+impl SlotShare for SlotMemory {
+    fn give_up(&self) -> bursar::Result<()> {
+        self.own.iter().chain(self.shared.as_deref()).try_for_each(ReservedMemory::give_up)
+    }
+
+    fn take_again(&self, is_over: &dyn Fn() -> bool) -> bursar::Result<bool> {
+        for memory in self.own.iter().chain(self.shared.as_deref()) {
+            if !memory.take_again(is_over)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 impl Drop for SlotMemory {

@@ -75,6 +75,17 @@ mod tests {
     use bursar::device::NumaNode;
     use bursar::{Bytes, DeviceId};
 
+    struct NoShare;
+
+    impl crate::run::slots::SlotShare for NoShare {
+        fn give_up(&self) -> bursar::Result<()> {
+            Ok(())
+        }
+        fn take_again(&self, _: &dyn Fn() -> bool) -> bursar::Result<bool> {
+            Ok(true)
+        }
+    }
+
     fn slot(device: Option<u32>) -> Slot {
         Slot {
             device: device.map(DeviceId),
@@ -82,7 +93,7 @@ mod tests {
             cpus: None,
             limit: Some(Bytes::gib(1)),
             environment: vec![("COLOUR", "blue".into())],
-            _memory: Box::new(()),
+            memory: std::sync::Arc::new(NoShare),
         }
     }
 

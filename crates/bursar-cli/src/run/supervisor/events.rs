@@ -12,13 +12,18 @@ pub(super) enum Event {
     Forwarded(i32),
     /// A slot for one more worker, or why there will be none.
     Slot(bursar::Result<Box<Slot>>),
+    /// The end of the part of an order, by its number, that was to fall asleep or to wake; and what went wrong.
+    Slept { number: u64, wakes: bool, failure: Option<String> },
 }
 
 impl Event {
     /// Returns the signal if it is one that asks the run to end.
     pub(super) fn termination(&self) -> Option<i32> {
         match self {
-            Self::Signal(SIGCHLD | SIGTSTP | SIGCONT) | Self::Forwarded(SIGTSTP | SIGCONT) | Self::Slot(_) => None,
+            Self::Signal(SIGCHLD | SIGTSTP | SIGCONT)
+            | Self::Forwarded(SIGTSTP | SIGCONT)
+            | Self::Slot(_)
+            | Self::Slept { .. } => None,
             Self::Signal(signal) | Self::Forwarded(signal) => Some(*signal),
         }
     }
@@ -42,7 +47,7 @@ impl StopRequests {
         match event {
             Event::Signal(_) => self.to_this_process += 1,
             Event::Forwarded(_) => self.to_bursar_run += 1,
-            Event::Slot(_) => (),
+            Event::Slot(_) | Event::Slept { .. } => (),
         }
     }
 

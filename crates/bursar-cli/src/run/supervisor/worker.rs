@@ -20,6 +20,8 @@ pub(super) struct Worker {
     pub(super) kill_at: Option<Instant>,
     /// True if the run ended it.
     pub(super) stopped: bool,
+    /// Its state between being stopped and being continued, where workers sleep meanwhile.
+    pub(super) pause: PauseState,
     summary: SlotSummary,
 }
 
@@ -34,6 +36,19 @@ pub(super) enum WorkerState {
     Lingering { group: Pid, ending: Ending },
     /// None of its processes is left.
     Ended { ending: Ending },
+}
+
+/// The state of a worker that sleeps while it is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PauseState {
+    /// Not stopped.
+    Running,
+    /// To be stopped once it sleeps, by the order of this number.
+    Falling(u64),
+    /// Continued, and to wake, by the order of this number.
+    Waking(u64),
+    /// Stopped, and asleep if it could.
+    Stopped,
 }
 
 /// The way that a worker's first process ended.
@@ -113,7 +128,7 @@ impl Worker {
         let device = slot.device.map(|device| device.0);
         let summary = SlotSummary { device, numa_node: slot.numa_node.index(), limit: slot.limit.map(Bytes::get) };
         let (state, slot) = (WorkerState::Pending, Some(slot));
-        Self { number, slot, state, restarts: 0, kill_at: None, stopped: false, summary }
+        Self { number, slot, state, restarts: 0, kill_at: None, stopped: false, pause: PauseState::Running, summary }
     }
 
     /// Returns its process group, while processes of it may be left.
