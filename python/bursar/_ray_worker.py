@@ -141,7 +141,7 @@ def _reserve(share: dict[str, Any]) -> Reservation:
     from . import _native
     from ._devices import devices
     from ._ledger import ledger
-    from .errors import NoDevice, OutOfMemory, SimulatedWarning
+    from .errors import NoDevice, SimulatedWarning
 
     import warnings
 
@@ -164,9 +164,6 @@ def _reserve(share: dict[str, Any]) -> Reservation:
         return _native.Waiting(size, cards[0].device or 0, "", 128, share["label"]).now()
     try:
         return _first(waiting, ends)
-    except OutOfMemory:
-        # What a card can never have is refused at once: another may.
-        raise
     finally:
         for request in waiting:
             request.close()
