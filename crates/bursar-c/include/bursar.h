@@ -60,6 +60,18 @@
 // A reservation of this process.
 #define BURSAR_ACCOUNT_RESERVATION 2
 
+// The memory is in use as usual.
+#define BURSAR_SLEEP_AWAKE 0
+
+// A part of the memory is asleep.
+#define BURSAR_SLEEP_PARTLY 1
+
+// The memory is falling asleep or waking.
+#define BURSAR_SLEEP_MOVING 2
+
+// The memory is asleep.
+#define BURSAR_SLEEP_ASLEEP 3
+
 // Work that reads a block.
 #define BURSAR_READ 0
 
@@ -110,6 +122,10 @@ enum bursar_status
   BURSAR_PANIC = 17,
   // A failure that has no status of its own in this version.
   BURSAR_OTHER = 18,
+  // The memory sleeps, or is falling asleep or waking.
+  BURSAR_ASLEEP = 19,
+  // Work that had to run first was still running when the time was over.
+  BURSAR_STILL_IN_USE = 20,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -342,6 +358,61 @@ typedef struct bursar_stack_reading {
   // The most bytes that lie free in one piece.
   uint64_t largest_free_run;
 } bursar_stack_reading;
+
+// The options of a sleep. Zeroes but for the size are the defaults, and so is a null pointer to it: nothing is lost, and nothing
+// stays charged.
+typedef struct bursar_sleep_options {
+  // The size of this structure: `sizeof(bursar_sleep_options)`.
+  size_t struct_size;
+  // The longest time to wait for work that is under way, in milliseconds; zero for a minute.
+  uint64_t timeout_ms;
+  // One to leave what sleeps charged, so that waking is not refused by a limit. Zero otherwise.
+  uint32_t keep_place;
+  // One to give all contents up, which takes no host memory. Zero otherwise.
+  uint32_t discard;
+} bursar_sleep_options;
+
+// The result of falling asleep.
+typedef struct bursar_sleep_report {
+  // The size of this structure, set by the caller: `sizeof(bursar_sleep_report)`.
+  size_t struct_size;
+  // The bytes of device memory that went back to the driver.
+  uint64_t released;
+  // The bytes of contents that were copied to the host.
+  uint64_t saved;
+  // The bytes of contents that were given up.
+  uint64_t discarded;
+  // The bytes that stay on the device, because the driver did not take them back.
+  uint64_t kept;
+  // The time that it took, in microseconds.
+  uint64_t elapsed_us;
+} bursar_sleep_report;
+
+// The result of waking.
+typedef struct bursar_wake_report {
+  // The size of this structure, set by the caller: `sizeof(bursar_wake_report)`.
+  size_t struct_size;
+  // The bytes of device memory that were taken from the driver again.
+  uint64_t taken;
+  // The bytes of contents that were copied back.
+  uint64_t restored;
+  // The time that it took, in microseconds.
+  uint64_t elapsed_us;
+} bursar_wake_report;
+
+// The memory of a device that sleeps, at one moment.
+typedef struct bursar_sleep_reading {
+  // The size of this structure, set by the caller: `sizeof(bursar_sleep_reading)`.
+  size_t struct_size;
+  // The bytes of device memory that waking takes.
+  uint64_t asleep;
+  // The bytes of host memory that contents lie in.
+  uint64_t on_host;
+  // One of `BURSAR_SLEEP_*`.
+  uint32_t state;
+  // Zero.
+  uint32_t reserved;
+} bursar_sleep_reading;
 
 // Memory that was allocated; `{0}` is null.
 typedef struct bursar_block {
@@ -723,6 +794,48 @@ bursar_status bursar_granted_size(struct bursar_stack stack,
                                   uint64_t bytes,
                                   uint64_t alignment,
                                   uint64_t *out);
+
+// Puts the memory of all pools on a device to sleep: contents go to pinned host memory, device memory goes back to the driver
+// and its charge to the ledger. Addresses stay, and blocks can be freed. Work that was recorded is waited for; work that was
+// not must have run. Until it wakes, allocations are `BURSAR_ASLEEP`, and the memory must not be used. Memory that sleeps
+// already stays as it is.
+//
+// Errors: `BURSAR_STILL_IN_USE` where work goes on for longer than the options allow; `BURSAR_ASLEEP` while another thread has it
+// fall asleep or wake; `BURSAR_UNSUPPORTED` for a device without a pool; `BURSAR_OUT_OF_BUDGET` and `BURSAR_OTHER` for want of host memory;
+// `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It is then awake as it was, unless the reading says otherwise.
+// Threads: any.
+// Ownership: the structure is the caller's. Host memory is kept for the next sleep, with the device.
+//
+// # Safety
+// `options` is null or points to a `bursar_sleep_options`; `out` is null or points to a `bursar_sleep_report`.
+bursar_status bursar_device_sleep(struct bursar_device device,
+                                  const struct bursar_sleep_options *options,
+                                  struct bursar_sleep_report *out);
+
+// Wakes what sleeps on a device: at the same addresses, with the same contents. Where others have the memory, it is waited for in
+// the ledger's queue, `timeout_ms` at most.
+//
+// Errors: `BURSAR_OUT_OF_BUDGET`, `BURSAR_OUT_OF_MEMORY` or `BURSAR_WITHHELD` where there is no room in time; `BURSAR_ASLEEP` while another thread has
+// it fall asleep or wake; `BURSAR_LEDGER`, `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It then sleeps as it did.
+// Threads: any; while it waits, only the calling thread does.
+// Ownership: the structure is the caller's.
+//
+// # Safety
+// `out` is null or points to a `bursar_wake_report`.
+bursar_status bursar_device_wake(struct bursar_device device,
+                                 uint64_t timeout_ms,
+                                 struct bursar_wake_report *out);
+
+// Reads whether the memory of a device sleeps, and how much of it.
+//
+// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`.
+// Threads: any.
+// Ownership: the structure is the caller's.
+//
+// # Safety
+// `out` is null or points to a `bursar_sleep_reading`.
+bursar_status bursar_device_sleep_read(struct bursar_device device,
+                                       struct bursar_sleep_reading *out);
 
 // Allocates memory that work submitted to `stream` from now on may use. Its contents are undefined.
 //

@@ -10,7 +10,7 @@ use crate::tag::tag_of;
 use bursar::device::DeviceContext;
 use bursar::observe::Counts;
 use bursar::{Error, Ledgers, Statistics};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A device that is open; `{0}` is null.
 #[repr(C)]
@@ -100,8 +100,8 @@ pub unsafe extern "C" fn bursar_device_open(
         let context = DeviceContext::open(kept.opened.driver.clone(), device)?;
         let observes_only = kept.observes_only;
         let statistics = (options.without_statistics == 0).then(Statistics::default);
-        let id =
-            DEVICES.insert(Arc::new(Device { context, ledgers: Ledgers::default(), statistics, observes_only }))?;
+        let (ledgers, pinned) = (Ledgers::default(), Mutex::default());
+        let id = DEVICES.insert(Arc::new(Device { context, ledgers, statistics, observes_only, pinned }))?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_device { id }) };
         Ok(())

@@ -6,6 +6,7 @@ use crate::table::{SLOTS, Table};
 use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::graph::{ForeignCapture, GraphMemory};
+use bursar::host::PinnedPool;
 use bursar::ledger::Reservation;
 use bursar::memory::{DeviceBlock, DeviceMemoryResource};
 use bursar::stream::{AdoptedStream, Stream, TrackedBlock};
@@ -32,6 +33,8 @@ pub(crate) struct Device {
     pub(crate) statistics: Option<Statistics>,
     /// True if nothing is to be allocated.
     pub(crate) observes_only: bool,
+    /// The host memory that contents of what sleeps go to, once something slept.
+    pub(crate) pinned: Mutex<Option<Arc<PinnedPool>>>,
 }
 
 impl Device {

@@ -23,7 +23,7 @@
 //! - `status` has the statuses and the last failure of a thread; `enter` is the way into every call, and `arguments` are the
 //!   pointers that callers pass.
 //! - `running` knows the calls that run, `table` has what handles stand for, and `handles` are the kinds of them.
-//! - `version`, `driver`, `tag`, `device`, `reservation`, `stream`, `stack`, `block` and `graph` are the calls.
+//! - `version`, `driver`, `tag`, `device`, `reservation`, `stream`, `stack`, `sleep`, `block` and `graph` are the calls.
 //!
 //! # The way of an allocation
 //! No lock, no hashing, and nothing that threads write together. A call enters itself in a record of its thread, so that
@@ -44,6 +44,7 @@ mod graph;
 mod handles;
 mod reservation;
 mod running;
+mod sleep;
 mod stack;
 mod status;
 mod stream;
@@ -69,6 +70,11 @@ pub use reservation::{
     BURSAR_FOREVER, bursar_available, bursar_cancel, bursar_cancellation, bursar_cancellation_close,
     bursar_cancellation_create, bursar_reservation, bursar_reservation_close, bursar_reservation_read,
     bursar_reservation_reading, bursar_reserve, bursar_reserve_options, bursar_share,
+};
+pub use sleep::{
+    BURSAR_SLEEP_ASLEEP, BURSAR_SLEEP_AWAKE, BURSAR_SLEEP_MOVING, BURSAR_SLEEP_PARTLY, bursar_device_sleep,
+    bursar_device_sleep_read, bursar_device_wake, bursar_sleep_options, bursar_sleep_reading, bursar_sleep_report,
+    bursar_wake_report,
 };
 pub use stack::{
     BURSAR_ACCOUNT_LEDGER, BURSAR_ACCOUNT_NONE, BURSAR_ACCOUNT_RESERVATION, BURSAR_STACK_ASYNC, BURSAR_STACK_DIRECT,

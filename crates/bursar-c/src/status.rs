@@ -49,17 +49,21 @@ pub enum bursar_status {
     BURSAR_PANIC = 17,
     /// A failure that has no status of its own in this version.
     BURSAR_OTHER = 18,
+    /// The memory sleeps, or is falling asleep or waking.
+    BURSAR_ASLEEP = 19,
+    /// Work that had to run first was still running when the time was over.
+    BURSAR_STILL_IN_USE = 20,
 }
 
 use bursar_status::{
-    BURSAR_CANCELLED, BURSAR_DRIVER_FAILED, BURSAR_FORKED, BURSAR_INVALID_ARGUMENT, BURSAR_INVALID_HANDLE,
-    BURSAR_INVALID_STREAM, BURSAR_LEDGER, BURSAR_NO_DEVICE, BURSAR_NO_DRIVER, BURSAR_OK, BURSAR_OTHER,
-    BURSAR_OUT_OF_BUDGET, BURSAR_OUT_OF_MEMORY, BURSAR_PANIC, BURSAR_STILL_HELD, BURSAR_TIMED_OUT,
-    BURSAR_TOO_MANY_STREAMS, BURSAR_UNSUPPORTED, BURSAR_WITHHELD,
+    BURSAR_ASLEEP, BURSAR_CANCELLED, BURSAR_DRIVER_FAILED, BURSAR_FORKED, BURSAR_INVALID_ARGUMENT,
+    BURSAR_INVALID_HANDLE, BURSAR_INVALID_STREAM, BURSAR_LEDGER, BURSAR_NO_DEVICE, BURSAR_NO_DRIVER, BURSAR_OK,
+    BURSAR_OTHER, BURSAR_OUT_OF_BUDGET, BURSAR_OUT_OF_MEMORY, BURSAR_PANIC, BURSAR_STILL_HELD, BURSAR_STILL_IN_USE,
+    BURSAR_TIMED_OUT, BURSAR_TOO_MANY_STREAMS, BURSAR_UNSUPPORTED, BURSAR_WITHHELD,
 };
 
 /// Every status with its name in C.
-pub(crate) const STATUSES: [(bursar_status, &std::ffi::CStr); 19] = [
+pub(crate) const STATUSES: [(bursar_status, &std::ffi::CStr); 21] = [
     (BURSAR_OK, c"BURSAR_OK"),
     (BURSAR_INVALID_ARGUMENT, c"BURSAR_INVALID_ARGUMENT"),
     (BURSAR_INVALID_HANDLE, c"BURSAR_INVALID_HANDLE"),
@@ -79,6 +83,8 @@ pub(crate) const STATUSES: [(bursar_status, &std::ffi::CStr); 19] = [
     (BURSAR_DRIVER_FAILED, c"BURSAR_DRIVER_FAILED"),
     (BURSAR_PANIC, c"BURSAR_PANIC"),
     (BURSAR_OTHER, c"BURSAR_OTHER"),
+    (BURSAR_ASLEEP, c"BURSAR_ASLEEP"),
+    (BURSAR_STILL_IN_USE, c"BURSAR_STILL_IN_USE"),
 ];
 
 /// The reason why a call failed, behind a pointer so that success costs one word.
@@ -190,6 +196,8 @@ fn status_of(error: &Error) -> bursar_status {
         Error::Account { .. } => BURSAR_LEDGER,
         Error::External(error) if error.downcast_ref::<LedgerError>().is_some() => BURSAR_LEDGER,
         Error::Forked => BURSAR_FORKED,
+        Error::Asleep { .. } => BURSAR_ASLEEP,
+        Error::StillInUse { .. } => BURSAR_STILL_IN_USE,
         Error::Driver(_) | Error::CreateFailed(_) => BURSAR_DRIVER_FAILED,
         _ => BURSAR_OTHER,
     }

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files that declare something, in the order in which they are read.
-const FILES: [&str; 10] =
-    ["status", "version", "driver", "tag", "device", "reservation", "stream", "stack", "block", "graph"];
+const FILES: [&str; 11] =
+    ["status", "version", "driver", "tag", "device", "reservation", "stream", "stack", "sleep", "block", "graph"];
 
 const PREAMBLE: &str = "\
 /*

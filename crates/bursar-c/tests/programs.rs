@@ -168,6 +168,14 @@ fn y1_graphs_that_a_program_captures_itself_have_memory_that_stays() {
 }
 
 #[test]
+fn z5_memory_sleeps_and_wakes_as_a_program_in_c_sees_it() {
+    let scene = Scene::new("sleep").with_driver();
+    let driver = scene.folder.join("libcuda.so.1");
+    let program = scene.compile(C99, "tests/programs/sleep.c", &[driver.to_str().expect("a path")]);
+    assert_eq!(succeeded(scene.command(&program).env("BURSAR_SIM_DEVICES", "1x64MiB")), "asleep and awake\n");
+}
+
+#[test]
 fn y1_threads_allocate_and_free_while_they_end() {
     let scene = Scene::new("threads");
     let program = scene.compile(C99, "tests/programs/threads.c", &[]);

@@ -64,6 +64,9 @@ static void is_told_by_every_call(void) {
     bursar_device_memory memory = {.struct_size = sizeof(memory)};
     bursar_statistics counts = {.struct_size = sizeof(counts)};
     bursar_stack_reading stack_reading = {.struct_size = sizeof(stack_reading)};
+    bursar_sleep_report slept = {.struct_size = sizeof(slept)};
+    bursar_wake_report woken = {.struct_size = sizeof(woken)};
+    bursar_sleep_reading sleep_reading = {.struct_size = sizeof(sleep_reading)};
     bursar_reservation_reading reading = {.struct_size = sizeof(reading)};
     bursar_reserve_options forever = {.struct_size = sizeof(forever)};
     bursar_error error = {.struct_size = sizeof(error)};
@@ -85,6 +88,9 @@ static void is_told_by_every_call(void) {
     FORKED(bursar_stack_open(device, NULL, &new_stack));
     FORKED(bursar_stack_device(stack, &new_device));
     FORKED(bursar_stack_read(stack, &stack_reading));
+    FORKED(bursar_device_sleep(device, NULL, &slept));
+    FORKED(bursar_device_wake(device, 0, &woken));
+    FORKED(bursar_device_sleep_read(device, &sleep_reading));
     FORKED(bursar_stack_trim(stack, 0, &number));
     FORKED(bursar_granted_size(stack, 1, 0, &number));
     FORKED(bursar_graph_memory_open(stack, &new_stack));

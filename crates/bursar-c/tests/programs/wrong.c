@@ -53,6 +53,9 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     bursar_device_memory memory = {.struct_size = sizeof(memory)};
     bursar_statistics counts = {.struct_size = sizeof(counts)};
     bursar_stack_reading stack_reading = {.struct_size = sizeof(stack_reading)};
+    bursar_sleep_report slept = {.struct_size = sizeof(slept)};
+    bursar_wake_report woken = {.struct_size = sizeof(woken)};
+    bursar_sleep_reading sleep_reading = {.struct_size = sizeof(sleep_reading)};
     bursar_reservation_reading reading = {.struct_size = sizeof(reading)};
     bursar_device new_device;
     bursar_stack new_stack;
@@ -76,6 +79,9 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     HANDLE(bursar_stack_device(no_stack, &new_device));
     THAT(new_device.id == 0);
     HANDLE(bursar_stack_read(no_stack, &stack_reading));
+    HANDLE(bursar_device_sleep(device, NULL, &slept));
+    HANDLE(bursar_device_wake(device, 0, &woken));
+    HANDLE(bursar_device_sleep_read(device, &sleep_reading));
     HANDLE(bursar_stack_trim(no_stack, 0, &number));
     HANDLE(bursar_granted_size(no_stack, 1, 0, &number));
     HANDLE(bursar_stream_create(device, 0, &new_stream));
@@ -123,6 +129,9 @@ static void null_pointers(bursar_driver driver, bursar_device device, bursar_sta
     ARGUMENT(bursar_stack_open(device, NULL, NULL));
     ARGUMENT(bursar_stack_device(stack, NULL));
     ARGUMENT(bursar_stack_read(stack, NULL));
+    ARGUMENT(bursar_device_sleep(device, NULL, NULL));
+    ARGUMENT(bursar_device_wake(device, 0, NULL));
+    ARGUMENT(bursar_device_sleep_read(device, NULL));
     OK(bursar_stack_trim(stack, 0, NULL));
     ARGUMENT(bursar_granted_size(stack, 1, 0, NULL));
     ARGUMENT(bursar_stream_create(device, 0, NULL));
@@ -155,6 +164,10 @@ static void wrong_sizes(bursar_driver driver, bursar_device device, bursar_stack
     bursar_statistics counts;
     bursar_stack_options stack_options;
     bursar_stack_reading stack_reading;
+    bursar_sleep_options sleep_options;
+    bursar_sleep_report slept;
+    bursar_wake_report woken;
+    bursar_sleep_reading sleep_reading;
     bursar_reserve_options reserve_options;
     bursar_reservation_reading reading;
     bursar_driver new_driver;
@@ -165,6 +178,7 @@ static void wrong_sizes(bursar_driver driver, bursar_device device, bursar_stack
     memset(&driver_options, 0, sizeof(driver_options));
     memset(&device_options, 0, sizeof(device_options));
     memset(&stack_options, 0, sizeof(stack_options));
+    memset(&sleep_options, 0, sizeof(sleep_options));
     memset(&reserve_options, 0, sizeof(reserve_options));
     for (at = 0; at < sizeof(wrong) / sizeof(wrong[0]); at++) {
         error.struct_size = wrong[at];
@@ -189,6 +203,15 @@ static void wrong_sizes(bursar_driver driver, bursar_device device, bursar_stack
         THAT(new_stack.id == 0);
         stack_reading.struct_size = wrong[at];
         ARGUMENT(bursar_stack_read(stack, &stack_reading));
+        sleep_options.struct_size = wrong[at];
+        slept.struct_size = sizeof(slept);
+        ARGUMENT(bursar_device_sleep(device, &sleep_options, &slept));
+        slept.struct_size = wrong[at];
+        ARGUMENT(bursar_device_sleep(device, NULL, &slept));
+        woken.struct_size = wrong[at];
+        ARGUMENT(bursar_device_wake(device, 0, &woken));
+        sleep_reading.struct_size = wrong[at];
+        ARGUMENT(bursar_device_sleep_read(device, &sleep_reading));
         reserve_options.struct_size = wrong[at];
         ARGUMENT(bursar_reserve(device, 1, &reserve_options, &new_reservation));
         THAT(new_reservation.id == 0);

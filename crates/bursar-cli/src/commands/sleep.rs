@@ -19,7 +19,7 @@ Examples:
   bursar sleep 4711 --keep-place     the same, and nobody else gets what it had
 
 A program says that others may put it to sleep: in Rust by Ledgers::sleep_when_asked, in Python by
-bursar.sleep_when_asked(), in C by bursar_sleep_when_asked.
+bursar.sleep_when_asked().
 Exit status: 0 it sleeps, 1 it does not or did before, 2 wrong usage, 3 a ledger failed us, 128 and the signal's number where
 a signal ended the wait.";
 
