@@ -2,14 +2,20 @@
 //!
 //! Nothing here calls the driver: what has to be asked or done is planned here, carried out with nothing locked, and
 //! entered here afterwards. What is taken out meanwhile is in no list, and a request that would be refused waits until
-//! it is back (`in_flight`).
+//! it is back (`in_flight`). `questions.rs` has what streams are asked about, `stream_end.rs` what becomes of the memory of
+//! one that ends.
 
-use super::address_space::{AddressSpace, VacatedRange};
+mod questions;
+mod stream_end;
+
+pub(super) use stream_end::StreamEnd;
+
+use super::address_space::AddressSpace;
 use super::asleep::Asleep;
 use super::lane::Lane;
 use super::limbo::{Limbo, LimboFree};
 use super::runs::{Run, RunPosition, Runs};
-use bursar_core::{DevicePtr, Stream, StreamProgress};
+use bursar_core::{DevicePtr, Stream};
 
 /// The free lists of a pool, which are behind its one lock; addresses and lengths are in units.
 #[derive(Debug)]
@@ -64,28 +70,6 @@ pub(super) struct UnorderedFree {
     pub(super) unreported: Option<DevicePtr>,
     /// Set where a frame has left these addresses, which are only to be unmapped.
     pub(super) is_vacated: bool,
-}
-
-/// The state of a stream that ends, which decides what becomes of the memory that was freed on it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum StreamEnd {
-    /// This stream comes after it, and inherits.
-    InheritedBy(Stream),
-    /// Its work has run.
-    Complete,
-    /// Nothing comes after it yet.
-    Unordered(Stream),
-}
-
-/// A lane that has something to ask the driver about.
-#[derive(Debug)]
-pub(super) struct Question {
-    pub(super) slot: usize,
-    epoch: u64,
-    /// With the event that was recorded earlier, taken out while it is asked about.
-    pub(super) progress: StreamProgress,
-    /// The time before which the stream has passed everything once it has passed all it was given until now.
-    pub(super) before: u64,
 }
 
 impl FreeLists {
@@ -218,6 +202,15 @@ impl FreeLists {
     pub(super) fn add_common(&mut self, run: Run) {
         let added = self.common.insert(Run { stamp: 0, ..run });
         debug_assert!(added, "{run:?} was in no list");
+    }
+
+    /// Adds a run to a lane that was freed there before.
+    fn add_own(&mut self, slot: usize, run: Run) {
+        let lane = self.lane(slot);
+        lane.unasked += run.len;
+        let added = lane.add(run);
+        debug_assert!(added, "{run:?} was in no list");
+        self.unasked += run.len;
     }
 
     /// Returns whether other streams should be asked how far they are before a request of the stream at `slot` is met:
@@ -374,147 +367,6 @@ impl FreeLists {
         fits.into_iter().map(|(_, from)| from).collect()
     }
 
-    /// Returns whether addresses can be unmapped that frames have left.
-    pub(super) fn has_passed_vacated(&self) -> bool {
-        self.space.vacated().iter().any(|vacated| self.has_passed(vacated))
-    }
-
-    /// Takes out the addresses that frames have left and that can be unmapped.
-    pub(super) fn take_passed_vacated(&mut self) -> Vec<VacatedRange> {
-        let Self { lanes, space, .. } = self;
-        space.take_vacated(|vacated| has_passed(lanes, vacated))
-    }
-
-    fn has_passed(&self, vacated: &VacatedRange) -> bool {
-        has_passed(&self.lanes, vacated)
-    }
-
-    /// Returns whether something is free, or addresses were left, that streams are not known to have passed.
-    pub(super) fn is_pending(&self) -> bool {
-        let has_unpassed = || self.space.vacated().iter().any(|vacated| !self.has_passed(vacated));
-        self.pending_units() > 0 || !self.unordered.is_empty() || has_unpassed()
-    }
-
-    /// Returns the slots of the streams that are not known to have passed everything that was freed on them or of them.
-    pub(super) fn pending_streams(&self) -> Vec<usize> {
-        let mut slots = self.lanes_that(|lane| !lane.runs.is_empty());
-        slots.extend(self.limbo.streams(None));
-        slots.extend(
-            self.space.vacated().iter().filter(|vacated| !self.has_passed(vacated)).map(|vacated| vacated.slot),
-        );
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    }
-
-    /// Returns the slots of the streams that keep memory from the stream at `slot` which is else its own.
-    pub(super) fn partners_in_limbo(&self, slot: usize) -> Vec<usize> {
-        self.limbo.partners(slot)
-    }
-
-    /// Returns the slots of all streams with something in limbo, those first that the stream at `slot` has to wait for
-    /// to have its own again.
-    pub(super) fn streams_in_limbo(&self, slot: usize) -> Vec<usize> {
-        self.limbo.streams(Some(slot))
-    }
-
-    /// Returns the slots of the streams on which much was freed since they were asked: as much as is their part of it.
-    pub(super) fn lanes_worth_asking(&self) -> Vec<usize> {
-        let part = self.share_unasked() / self.open_lane_count.max(1) as u64;
-        self.lanes_that(|lane| lane.unasked > part)
-    }
-
-    fn lanes_that(&self, are: impl Fn(&Lane) -> bool) -> Vec<usize> {
-        let lanes = self.lanes.iter().enumerate();
-        lanes.filter(|(_, lane)| lane.as_ref().is_some_and(|lane| are(lane))).map(|(slot, _)| slot).collect()
-    }
-
-    /// Begins a question to the driver about a lane: about its event, if it has one, which is taken out, and about the
-    /// stream as it is now.
-    pub(super) fn question(&mut self, slot: usize) -> Question {
-        let lane = self.lane(slot);
-        let unasked = std::mem::take(&mut lane.unasked);
-        let question = Question { slot, epoch: lane.epoch, progress: lane.progress.take(), before: lane.tick() };
-        self.unasked -= unasked;
-        question
-    }
-
-    /// Ends a question. The stream has passed everything stamped before `passed`, if that is known. Returns the
-    /// units that are common from now on, and the events that are not needed any more: of those recorded by several
-    /// threads the last covers the most, and those of a stream that has ended cover nothing.
-    pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
-        match self.lanes[question.slot].as_mut() {
-            Some(lane) if lane.epoch == question.epoch => {
-                lane.progress.put_back(question.progress);
-                let unneeded = lane.progress.take_all_but_last();
-                let has_claimed = lane.has_claimed;
-                let common = match passed {
-                    Some(before) => self.pass(question.slot, before),
-                    None if has_claimed => self.share_passed(question.slot),
-                    None => 0,
-                };
-                (common, unneeded)
-            }
-            _ => (0, question.progress),
-        }
-    }
-
-    /// Enters that a stream has passed everything stamped before a time. Returns the units that are common from now on.
-    fn pass(&mut self, slot: usize, before: u64) -> u64 {
-        let common = self.common.total();
-        let lane = self.lane(slot);
-        lane.passed = lane.passed.max(before);
-        self.share_passed(slot);
-        let passed = |slot: usize| self.lanes[slot].as_ref().map_or(0, |lane| lane.passed);
-        let mut settled = Vec::new();
-        let is_settled = |(home, stream): (usize, usize), free: &LimboFree| {
-            free.home_time < passed(home) || free.time < passed(stream)
-        };
-        self.limbo.settle(slot, is_settled, |pair, free| settled.push((pair, free)));
-        for ((home, stream), LimboFree { at, len, home_time, time }) in settled {
-            match (home_time < self.lane(home).passed, time < self.lane(stream).passed) {
-                (true, true) => self.add_common(Run { at, len, stamp: 0 }),
-                (true, false) => self.add_own(stream, Run { at, len, stamp: time }),
-                (false, _) => self.add_own(home, Run { at, len, stamp: home_time }),
-            }
-        }
-        self.common.total() - common
-    }
-
-    /// Lets every stream have what one has passed, as far as is known; returns how much that is, in units. Besides what
-    /// was freed, it is what the stream claimed and has not used.
-    fn share_passed(&mut self, slot: usize) -> u64 {
-        let Self { lanes, common, .. } = self;
-        lanes[slot].as_mut().map_or(0, |lane| lane.hand_over_passed(common))
-    }
-
-    /// Adds a run to a lane that was freed there before.
-    fn add_own(&mut self, slot: usize, run: Run) {
-        let lane = self.lane(slot);
-        lane.unasked += run.len;
-        let added = lane.add(run);
-        debug_assert!(added, "{run:?} was in no list");
-        self.unasked += run.len;
-    }
-
-    /// Enters that a stream waits for everything that the stream of a question was given before. What is in limbo is
-    /// this stream's if it comes after both others now.
-    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
-        if self.lane(question.slot).epoch != question.epoch {
-            return;
-        }
-        self.lane(slot).set_ordered(question.slot, question.before);
-        let Some(lane) = self.lanes[slot].as_ref() else { return };
-        let comes_after = |other: usize, time: u64| other == slot || time < lane.ordered_before(other);
-        let is_settled = |(home, stream): (usize, usize), free: &LimboFree| {
-            comes_after(home, free.home_time) && comes_after(stream, free.time)
-        };
-        let mut settled = Vec::new();
-        self.limbo.settle_all(is_settled, |_, free| settled.push(free));
-        // Now, and not at the time of the free: the stream has not passed the wait when it has passed that.
-        settled.into_iter().for_each(|LimboFree { at, len, .. }| self.free_own(slot, at, len));
-    }
-
     /// Lets the only stream there is have what is common as its own.
     #[inline(always)]
     pub(super) fn claim_common_if_alone(&mut self, slot: usize) {
@@ -533,82 +385,6 @@ impl FreeLists {
             self.lane(slot).gather(common);
         }
     }
-
-    /// Ends a lane with its stream. Returns its events, which are not needed any more.
-    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<StreamProgress> {
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(slot));
-        let lane = self.lanes.get_mut(slot)?.as_mut()?;
-        let fresh = Lane::following(lane);
-        let ended = std::mem::replace(&mut **lane, fresh);
-        self.unasked -= ended.unasked;
-        for run @ Run { at, len, .. } in ended.runs.iter() {
-            match end {
-                StreamEnd::InheritedBy(heir) => self.free_own(heir.slot(), at, len),
-                StreamEnd::Complete => self.add_common(run),
-                StreamEnd::Unordered(stream) => {
-                    self.unordered.push(UnorderedFree {
-                        at,
-                        len,
-                        home: stream,
-                        stream,
-                        unreported: None,
-                        is_vacated: false,
-                    });
-                }
-            }
-        }
-        for vacated in self.space.take_vacated(|vacated| vacated.slot == slot) {
-            self.end_vacated(vacated, end);
-        }
-        for (home, stream, frees) in self.limbo.take_pairs_of(slot) {
-            frees.into_iter().for_each(|free| self.end_in_limbo((home, stream), free, slot, end));
-        }
-        Some(ended.progress)
-    }
-
-    /// Moves on addresses that a frame has left which followed a stream that ends.
-    fn end_vacated(&mut self, VacatedRange { at, len, .. }: VacatedRange, end: StreamEnd) {
-        match end {
-            StreamEnd::InheritedBy(heir) => {
-                let (slot, stamp) = (heir.slot(), self.lane(heir.slot()).now);
-                self.space.vacate(VacatedRange { at, len, slot, stamp });
-            }
-            StreamEnd::Complete => self.space.vacate(VacatedRange { at, len, slot: 0, stamp: 0 }),
-            StreamEnd::Unordered(stream) => {
-                let (home, is_vacated) = (stream, true);
-                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None, is_vacated });
-            }
-        }
-    }
-
-    /// Moves on what is in limbo between two streams of which the one at `slot` ends.
-    fn end_in_limbo(&mut self, (home, stream): (Stream, Stream), free: LimboFree, slot: usize, end: StreamEnd) {
-        let LimboFree { at, len, home_time, time } = free;
-        let (other, stamp) = if home.slot() == slot { (stream, time) } else { (home, home_time) };
-        match end {
-            StreamEnd::InheritedBy(heir) if heir == other => self.free_own(heir.slot(), at, len),
-            StreamEnd::InheritedBy(heir) => {
-                let entered = match home.slot() == slot {
-                    true => self.free_elsewhere(heir, stream, at, len),
-                    false => self.free_elsewhere(home, heir, at, len),
-                };
-                debug_assert!(entered, "{free:?} was in no list");
-            }
-            StreamEnd::Complete if stamp < self.lane(other.slot()).passed => {
-                self.add_common(Run { at, len, stamp: 0 });
-            }
-            StreamEnd::Complete => self.add_own(other.slot(), Run { at, len, stamp }),
-            StreamEnd::Unordered(_) => {
-                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None, is_vacated: false });
-            }
-        }
-    }
-}
-
-/// Returns whether the stream that a frame followed has passed what was freed at the addresses that the frame left.
-fn has_passed(lanes: &[Option<Box<Lane>>], vacated: &VacatedRange) -> bool {
-    let passed = lanes.get(vacated.slot).and_then(Option::as_ref).map_or(1, |lane| lane.passed);
-    vacated.stamp < passed
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The free lists, limbo with them, against a slow model that knows what is ordered after what.
 
 use super::super::frame_sizes::FrameSizes;
+use super::questions::Question;
 use super::*;
 use bursar_core::{DeviceContext, DeviceId};
 use bursar_sim::{Random, Sim};
