@@ -16,6 +16,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("z13_a_worker_that_is_stopped_sleeps_by_itself", a_worker_that_is_stopped_sleeps_by_itself),
     ("z13_a_run_that_is_stopped_and_continued_over_and_over_goes_on", stopped_and_continued_over_and_over),
     ("z13_a_run_that_sleeps_is_ended", a_run_that_sleeps_is_ended),
+    ("z13_a_worker_that_cannot_sleep_is_stopped_with_its_share", a_worker_that_cannot_sleep),
 ];
 
 /// A run in a process group of its own, with one worker that has 40 MiB.
@@ -27,17 +28,20 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn start(rig: &'a Rig, more: &[&str]) -> Self {
-        let devices = format!("1x{}@{}", GPU.get(), rig.name);
         let me = std::env::current_exe().expect("this program");
-        let options = ["--driver", "sim", "--sim-devices", &devices, "run", "--no-enforce", "--headroom", "1"];
-        let stage = ["--per-worker", "60MiB", "--sleep-when-stopped"];
-        let command = ["--", me.to_str().expect("a plain name")];
-        let mut run = rig.command(&[&options[..], &stage, more, &command].concat());
-        run.env(roles::WORKS_IN, &rig.folder.0).env(DEVICE, &rig.name).process_group(0);
-        let run = run.spawn().expect("the command was built");
-        let job = Self { rig, group: Pid::from_child(&run), run: Some(run) };
+        let job = Self::start_with(rig, more, &[me.to_str().expect("a plain name")]);
         job.wait_for_rounds();
         job
+    }
+
+    fn start_with(rig: &'a Rig, more: &[&str], command: &[&str]) -> Self {
+        let devices = format!("1x{}@{}", GPU.get(), rig.name);
+        let options = ["--driver", "sim", "--sim-devices", &devices, "run", "--no-enforce", "--headroom", "1"];
+        let stage = ["--per-worker", "60MiB", "--sleep-when-stopped"];
+        let mut run = rig.command(&[&options[..], &stage, more, &["--"], command].concat());
+        run.env(roles::WORKS_IN, &rig.folder.0).env(DEVICE, &rig.name).process_group(0);
+        let run = run.spawn().expect("the command was built");
+        Self { rig, group: Pid::from_child(&run), run: Some(run) }
     }
 
     fn signal(&self, signal: Signal) {
@@ -45,7 +49,7 @@ impl<'a> Job<'a> {
     }
 
     fn read(&self, name: &str) -> Option<u64> {
-        std::fs::read_to_string(self.rig.folder.0.join(name)).ok().and_then(|text| text.parse().ok())
+        std::fs::read_to_string(self.rig.folder.0.join(name)).ok().and_then(|text| text.trim().parse().ok())
     }
 
     fn worker(&self) -> Pid {
@@ -162,4 +166,15 @@ fn a_run_that_sleeps_is_ended(rig: &Rig) {
     assert_eq!(output.status.code(), Some(128 + 15), "{}", crate::rig::text(&output.stderr));
     assert!(has_nothing(&rig.reading()));
     assert_eq!(rig.free(), GPU);
+}
+
+fn a_worker_that_cannot_sleep(rig: &Rig) {
+    let script = format!("echo $$ > {0}/new; mv {0}/new {0}/pid; exec sleep 600", rig.folder.0.display());
+    let mut job = Job::start_with(rig, &[], &["sh", "-c", &script]);
+    job.wait("begun", || job.read("pid").is_some());
+    job.signal(Signal::TSTP);
+    job.wait_until_stopped(|reading| reading.undrawn == Bytes::mib(60));
+    job.signal(Signal::TERM);
+    job.signal(Signal::CONT);
+    assert_eq!(ended(job.run.take().expect("not ended")).status.code(), Some(128 + 15));
 }

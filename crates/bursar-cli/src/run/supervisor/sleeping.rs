@@ -111,9 +111,11 @@ impl Sleeper {
     /// Has workers fall asleep, and gives their shares back. Returns what went wrong.
     fn fall_asleep(&self, number: u64, workers: &[SleepingWorker]) -> Option<String> {
         let request = RemoteRequest::Sleep { keep_place: self.policy.keep_place, patience: FALL_ASLEEP_MAX };
-        let failure = self.ask(number, workers, request);
+        let (met, failure) = self.ask(number, workers, request);
         if !self.policy.keep_place && !self.is_over(number) {
-            let shares = workers.iter().filter_map(|worker| worker.share.upgrade());
+            // Whoever does not sleep goes on with his share.
+            let asleep = workers.iter().filter(|worker| worker.group.is_some_and(|group| met.contains(&group)));
+            let shares = asleep.filter_map(|worker| worker.share.upgrade());
             let given_up = shares.map(|share| share.give_up()).collect::<bursar::Result<Vec<()>>>();
             return failure.or(given_up.err().map(|error| error.to_string()));
         }
@@ -129,17 +131,18 @@ impl Sleeper {
                 Err(error) => return Some(error.to_string()),
             }
         }
-        self.ask(number, workers, RemoteRequest::Wake { patience: WAKE_MAX })
+        self.ask(number, workers, RemoteRequest::Wake { patience: WAKE_MAX }).1
     }
 
-    /// Asks every process of the workers that listens, and waits for all of them. Returns what went wrong first.
-    fn ask(&self, number: u64, workers: &[SleepingWorker], request: RemoteRequest) -> Option<String> {
-        let mut failure = None;
-        let calls: Vec<RemoteCall> = match self.begin(number, workers, request, &mut failure) {
+    /// Asks every process of the workers that listens, and waits for all of them. Returns the groups that have done as they were
+    /// asked, and what went wrong first.
+    fn ask(&self, number: u64, workers: &[SleepingWorker], request: RemoteRequest) -> (Vec<Pid>, Option<String>) {
+        let (mut met, mut failure) = (Vec::new(), None);
+        let calls = match self.begin(number, workers, request, &mut failure) {
             Ok(calls) => calls,
-            Err(error) => return Some(error.to_string()),
+            Err(error) => return (met, Some(error.to_string())),
         };
-        for call in calls {
+        for (group, call) in calls {
             let ended = loop {
                 match call.wait(LOOK_EVERY) {
                     None if self.is_over(number) => break None,
@@ -148,12 +151,13 @@ impl Sleeper {
                 }
             };
             match ended {
+                Some(Ok(_)) => met.push(group),
                 // A process that has ended has nothing.
-                Some(Ok(_) | Err(RemoteError::Ended { .. } | RemoteError::Withdrawn { .. })) | None => {}
+                Some(Err(RemoteError::Ended { .. } | RemoteError::Withdrawn { .. })) | None => {}
                 Some(Err(error)) => drop(failure.get_or_insert(error.to_string())),
             }
         }
-        failure
+        (met, failure)
     }
 
     fn begin(
@@ -162,19 +166,19 @@ impl Sleeper {
         workers: &[SleepingWorker],
         request: RemoteRequest,
         failure: &mut Option<String>,
-    ) -> Result<Vec<RemoteCall>, LedgerError> {
-        let is_meant = |pid: u32| {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let group = pid.and_then(|pid| getpgid(Some(pid)).ok());
-            group.is_some_and(|group| workers.iter().any(|worker| worker.group == Some(group)))
+    ) -> Result<Vec<(Pid, RemoteCall)>, LedgerError> {
+        let group_of = |pid: u32| {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+            getpgid(Some(pid)).ok().filter(|group| workers.iter().any(|worker| worker.group == Some(*group)))
         };
         let mut calls = Vec::new();
         for file in Ledger::list()? {
             // Workers have only ledgers that can be read.
             let Ok(reading) = Ledger::inspect(&file) else { continue };
-            for process in reading.processes.iter().filter(|process| process.listens && is_meant(process.pid)) {
+            for process in reading.processes.iter().filter(|process| process.listens) {
+                let Some(group) = group_of(process.pid) else { continue };
                 match self.begin_one(number, &Ledger::open_file(&file)?, process.pid, request) {
-                    Ok(call) => calls.extend(call),
+                    Ok(call) => calls.extend(call.map(|call| (group, call))),
                     Err(RemoteError::Ended { .. } | RemoteError::NotHere { .. }) => {}
                     Err(error) => drop(failure.get_or_insert(error.to_string())),
                 }
