@@ -66,7 +66,7 @@ from ._pool import (
 from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
 from ._share import Share, share
 from ._sizes import Size, parse_size
-from ._sleep import SleepReport, SleepState, WakeReport, sleep, sleep_state, wake
+from ._sleep import SleepReport, SleepState, WakeReport, awake, sleep, sleep_state, sleep_when_asked, wake
 
 __version__ = _version()
 
@@ -129,6 +129,7 @@ __all__ = [
     "WaitingEntry",
     "WakeReport",
     "__version__",
+    "awake",
     "devices",
     "fit",
     "ledger",
@@ -140,6 +141,7 @@ __all__ = [
     "share",
     "sleep",
     "sleep_state",
+    "sleep_when_asked",
     "statistics",
     "tag",
     "trim",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from . import _native
@@ -75,10 +76,7 @@ def sleep(
     >>> bursar.wake("weights").restored
     4194304
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(device)
+    _synchronize()
     given_up = [] if isinstance(discard, bool) else list(discard)
     return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, timeout))
 
@@ -90,6 +88,41 @@ def wake(*tags: str, timeout: float = 0.0) -> WakeReport:
     :class:`OutOfMemory`, and everything sleeps on.
     """
     return WakeReport(*_native.wake(list(tags), timeout))
+
+
+def sleep_when_asked(*devices: int) -> None:
+    """Has the memory of the pool sleep and wake when another process asks for it: by ``bursar sleep PID`` and ``bursar wake PID``, and
+    by ``bursar run --sleep-when-stopped``. On these devices, or on device 0 where none is named.
+
+    Work belongs into :func:`awake`: memory does not fall asleep meanwhile, and whoever wants to work while it sleeps waits. What uses
+    sleeping memory outside of it is a fault of the program, as with :func:`sleep`.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> bursar.sleep_when_asked()
+    >>> with bursar.awake():
+    ...     buffer = bursar.Buffer("4MiB")
+    """
+    _native.sleep_when_asked(list(devices) or [0])
+
+
+@contextmanager
+def awake() -> Iterator[None]:
+    """Waits until the memory of the pool is awake, and keeps it from being put to sleep by others until the end of the block."""
+    while not _native.begin_work(0.25):
+        pass
+    try:
+        yield
+    finally:
+        _native.end_work()
+
+
+def _synchronize() -> None:
+    """Waits for what PyTorch has launched."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
 
 
 def sleep_state() -> SleepState:

@@ -13,6 +13,7 @@
 //! - `command`: the command `bursar`, run by the interpreter.
 //! - `reservation`: memory that is set aside; `waiting`: a request for it; `share`: that of a worker of `bursar run`.
 
+mod asked;
 mod buffer;
 mod command;
 mod devices;
@@ -49,6 +50,8 @@ use pyo3::pymodule;
 /// The functions and classes that the Python package is made of.
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::asked::{begin_work, end_work, sleep_when_asked};
     #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// kept.
 static STORES: Mutex<Option<HashMap<usize, Arc<PinnedPool>>>> = Mutex::new(None);
 
-fn store_of(context: &Arc<DeviceContext>) -> Result<Arc<PinnedPool>, Failure> {
+fn store_of(context: &Arc<DeviceContext>) -> Result<Arc<PinnedPool>, Error> {
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     let stores = stores.get_or_insert_default();
     if let Some(store) = stores.get(&Arc::as_ptr(context).addr()) {
@@ -129,7 +129,8 @@ impl PoolDevice {
         blocks
     }
 
-    fn sleep(&self, request: &SleepRequest) -> Result<SleepReport, Failure> {
+    /// Puts its pools to sleep.
+    pub(crate) fn sleep(&self, request: &SleepRequest) -> Result<SleepReport, Error> {
         self.retry_refused();
         let store = store_of(&self.context)?;
         let mut report = SleepReport::default();

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import bursar
 import pytest
@@ -73,3 +78,44 @@ def test_z8_a_place_is_kept_or_given_up(card: Card) -> None:
     bursar.wake(timeout=5)
     assert card.ledger().held == charged
     assert buffer.ptr
+
+
+ASKED = """
+import sys
+import bursar
+
+bursar.use_driver("sim", sim_devices=sys.argv[1])
+buffer = bursar.Buffer("8MiB")
+bursar.sleep_when_asked()
+print("ready", flush=True)
+for line in sys.stdin:
+    with bursar.awake():
+        print(bursar.sleep_state().state, flush=True)
+"""
+
+
+def test_z10_a_program_is_put_to_sleep_and_woken_by_the_command(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    environment = {**os.environ, "BURSAR_LEDGER_DIR": str(tmp_path)}
+
+    def ask(what: str, pid: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "bursar", "--json", what, str(pid)]
+        return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=60)
+
+    words = [sys.executable, "-c", ASKED, f"1x64MiB@{tmp_path.name}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe) as program:
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        slept = ask("sleep", program.pid)
+        assert slept.returncode == 0, slept.stderr
+        assert json.loads(slept.stdout)["devices"][0]["moved"] == 8 << 20
+        assert ask("sleep", program.pid).returncode == 1
+        # It waits until it is awake.
+        program.stdin.write("go on\n")
+        program.stdin.flush()
+        woken = ask("wake", program.pid)
+        assert woken.returncode == 0, woken.stderr
+        assert program.stdout.readline() == "awake\n"
+        program.stdin.close()
+        assert program.wait(30) == 0

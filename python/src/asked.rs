@@ -1,0 +1,171 @@
+//! The memory of the pool that other processes put to sleep, as Python sees it.
+
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::pool::{self, PoolDevice};
+use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
+use bursar::memory::{SleepRequest, SleepState, WakeReport, WakeRequest};
+use bursar::{DeviceId, Error};
+use pyo3::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The devices that are asked, each with what it is asked by.
+static LISTENING: Mutex<Vec<(u32, Ledger, RemoteListener)>> = Mutex::new(Vec::new());
+
+/// The work of the program, and the devices that it waits for.
+static GATE: Gate = Gate {
+    state: Mutex::new(GateState { working: 0, closed: BTreeSet::new(), moving: BTreeSet::new() }),
+    changed: Condvar::new(),
+};
+
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+struct GateState {
+    /// The stretches of work under way.
+    working: usize,
+    /// The devices that sleep, or are about to.
+    closed: BTreeSet<u32>,
+    /// The devices that a request is being met for.
+    moving: BTreeSet<u32>,
+}
+
+impl Gate {
+    fn state(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, device: u32) {
+        self.state().closed.remove(&device);
+        self.changed.notify_all();
+    }
+
+    /// Lets no more work begin, and waits for what is under way. Returns whether that has ended.
+    fn close(&self, device: u32, patience: Duration) -> bool {
+        let began = Instant::now();
+        let mut state = self.state();
+        state.closed.insert(device);
+        while state.working > 0 {
+            let Some(left) = patience.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else {
+                drop(state);
+                self.open(device);
+                return false;
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// Has the memory of the pool on these devices sleep and wake when another process asks for it.
+#[pyfunction]
+pub(crate) fn sleep_when_asked(py: Python<'_>, devices: Vec<u32>) -> Result<(), Failure> {
+    pool::check_not_forked()?;
+    let pool = pool::current_or_default(|| Machine::get(py))?;
+    py.detach(|| {
+        for number in devices {
+            let context = pool.device(DeviceId(number))?.context.clone();
+            let ledger = Ledger::for_device(&context).map_err(Error::from)?;
+            let listener = ledger.on_request(move |request| meet(number, request));
+            let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+            listening.retain(|(other, ..)| *other != number);
+            listening.push((number, ledger, listener));
+        }
+        Ok(())
+    })
+}
+
+/// Begins a stretch of work, once no device sleeps; waits for so many seconds at most. Returns whether it began.
+#[pyfunction]
+pub(crate) fn begin_work(py: Python<'_>, seconds: f64) -> Result<bool, Failure> {
+    pool::check_not_forked()?;
+    let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    Ok(py.detach(|| {
+        let state = GATE.state();
+        let is_closed = |state: &mut GateState| !state.closed.is_empty();
+        let (mut state, _) =
+            GATE.changed.wait_timeout_while(state, patience, is_closed).unwrap_or_else(PoisonError::into_inner);
+        if state.closed.is_empty() {
+            state.working += 1;
+            return true;
+        }
+        let closed: Vec<u32> = state.closed.iter().copied().collect();
+        drop(state);
+        closed.into_iter().for_each(open_if_woken);
+        false
+    }))
+}
+
+/// Ends a stretch of work.
+#[pyfunction]
+pub(crate) fn end_work() {
+    let mut state = GATE.state();
+    state.working = state.working.saturating_sub(1);
+    drop(state);
+    GATE.changed.notify_all();
+}
+
+/// Lets work begin again on a device that the program itself woke.
+fn open_if_woken(number: u32) {
+    let is_awake = pool::opened(number).is_none_or(|device| state_of(device) == SleepState::Awake);
+    let mut state = GATE.state();
+    if is_awake && !state.moving.contains(&number) {
+        state.closed.remove(&number);
+    }
+}
+
+fn state_of(device: &PoolDevice) -> SleepState {
+    let states = device.context.sleepers().into_iter().map(|sleeper| sleeper.sleep_reading().state);
+    states.max().unwrap_or_default()
+}
+
+/// Meets a request about a device, on a thread of the ledger.
+fn meet(number: u32, request: RemoteRequest) -> Result<RemoteReport, Error> {
+    let Some(device) = pool::opened(number) else {
+        return Ok(RemoteReport { was_so: true, ..RemoteReport::default() });
+    };
+    GATE.state().moving.insert(number);
+    let met = meet_with(device, number, request);
+    GATE.state().moving.remove(&number);
+    met
+}
+
+fn meet_with(device: &PoolDevice, number: u32, request: RemoteRequest) -> Result<RemoteReport, Error> {
+    let is_so = |state: SleepState| state_of(device) == state;
+    match request {
+        RemoteRequest::Sleep { .. } if is_so(SleepState::Asleep) => {
+            Ok(RemoteReport { was_so: true, ..RemoteReport::default() })
+        }
+        RemoteRequest::Sleep { keep_place, patience } => {
+            if !GATE.close(number, patience) {
+                return Err(Error::InvalidValue { what: "a stretch of work (`bursar.awake`) goes on" });
+            }
+            synchronize_libraries();
+            let asked = SleepRequest { keep_place, patience, ..SleepRequest::default() };
+            let slept = device.sleep(&asked);
+            if slept.is_err() && !is_so(SleepState::Asleep) {
+                GATE.open(number);
+            }
+            slept.map(RemoteReport::from)
+        }
+        RemoteRequest::Wake { patience } => {
+            let was_so = is_so(SleepState::Awake);
+            let mut report = WakeReport::default();
+            for sleeper in device.context.sleepers() {
+                report = report.and(sleeper.wake(&WakeRequest { only: None, patience })?);
+            }
+            GATE.open(number);
+            Ok(RemoteReport { was_so, ..report.into() })
+        }
+    }
+}
+
+/// Waits for what libraries have launched, on streams that the pool need not know.
+fn synchronize_libraries() {
+    // An interpreter that ends launches nothing more.
+    let _ = Python::try_attach(|py| py.import("bursar._sleep")?.call_method0("_synchronize").map(drop));
+}
