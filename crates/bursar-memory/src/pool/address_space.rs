@@ -182,6 +182,7 @@ impl AddressSpace {
     pub(super) fn update_shared_len(&mut self, has_streams: bool, most: u64) {
         let shared_len = match self.refused_at {
             Some(_) => self.sizes.page,
+            None if self.runs_ahead && most > self.sizes.small_pool => self.sizes.ahead(self.held).largest,
             None => self.sizes.shared_len(self.held, has_streams, most),
         };
         if shared_len > self.shared_len && self.has_exclusive() {

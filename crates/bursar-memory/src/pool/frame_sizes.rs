@@ -11,7 +11,8 @@
 //! hundredth of it, and a large block is gathered from at most that many.
 //!
 //! What a stream reuses before its work has run cannot be split, so blocks come to lie in parts of longer frames whatever
-//! was planned. Where a stream runs ahead of the device, frames are therefore made short, a thousandth of the pool.
+//! was planned. Where a stream runs ahead of the device, frames are therefore made short, a thousandth of the pool, and are
+//! shared at that length, unless the pool can only be small: to split them would take longer than it saves.
 
 /// The lengths that frames can have, in units.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +28,11 @@ pub(super) struct FrameSizes {
 /// The number of shared frames that a large pool is made of, at most.
 const SHARED_FRAMES: u64 = 176;
 
-/// The number of frames that a pool is made of, at most, which a stream uses that runs ahead of the device, and the pages
-/// of the shortest of them: each block leaves about half a frame free at its end, so that is a few hundredths of a pool
-/// of hundreds of blocks, and shorter frames take longer to map than they save.
+/// The number of frames that a pool is made of, at most, where a stream runs ahead of the device, and the pages of the
+/// shortest of them: each block leaves about half a frame free at its end, so that is about two hundredths of a pool of
+/// hundreds of blocks, and shorter frames take longer to map than they save.
 const FRAMES_AHEAD: u64 = 1024;
-const PAGES_AHEAD: u64 = 4;
+const PAGES_AHEAD: u64 = 5;
 
 impl FrameSizes {
     /// Returns the longest frame that blocks share in a pool that holds `held` units and can hold `most`, where several
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn p3_frames_are_short_where_a_stream_runs_ahead() {
         let sizes = FrameSizes { largest: 1024, ..SIZES };
-        for (held, largest) in [(0, 32), (32 << 10, 32), (33 << 10, 40), (100 << 10, 104), (1 << 30, 1024)] {
+        for (held, largest) in [(0, 40), (40 << 10, 40), (41 << 10, 48), (100 << 10, 104), (1 << 30, 1024)] {
             assert_eq!(sizes.ahead(held).largest, largest, "{held}");
         }
         assert_eq!(FrameSizes { largest: 8, ..SIZES }.ahead(1 << 30).largest, 8, "no longer than they may be");

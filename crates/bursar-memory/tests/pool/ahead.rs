@@ -3,7 +3,7 @@
 use crate::rig::{FRAME, Rig};
 use bursar_core::{Bytes, DeviceBlock, Holder, Stream};
 use bursar_memory::PagePool;
-use bursar_sim::{Random, Sim};
+use bursar_sim::{Call, Random, Sim};
 use std::collections::HashMap;
 
 /// The bytes of a value, and a small language model.
@@ -219,4 +219,24 @@ fn p3_a_program_that_runs_ahead_holds_little_more_than_it_uses() {
         let worst = ratios.iter().fold(0.0, |a: f64, &b| a.max(b));
         assert!(mean <= 1.03 && worst <= 1.05, "{what}: {mean:.4} in the mean, {worst:.4} at worst: {ratios:.4?}");
     }
+}
+
+/// To split what is short already takes the driver's time and saves little.
+#[test]
+fn p3_frames_that_are_short_for_a_stream_that_ran_ahead_are_not_split() {
+    let rig = Rig::new(Sim::seeded(1), (20 << 30) / FRAME, &PagePool::default());
+    let stream = rig.stream();
+    let first = rig.allocate(FRAME, stream);
+    let stall = rig.stall(stream);
+    rig.free(first);
+    let large = rig.allocate(20 * FRAME, stream);
+    drop(stall);
+    rig.free(large);
+    rig.sim.settle();
+    rig.faults.reset_counts();
+    let small: Vec<_> = (0..6).map(|_| rig.allocate(FRAME + FRAME / 2, stream)).collect();
+    let calls = [Call::PagesCreate, Call::PagesRelease, Call::PagesUnmap].map(|call| rig.faults.calls(call));
+    assert_eq!(calls, [0; 3], "frames made, given back and unmapped");
+    small.into_iter().for_each(|block| rig.free(block));
+    rig.finish();
 }
