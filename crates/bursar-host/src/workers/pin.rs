@@ -178,7 +178,8 @@ fn touch(
             }
         }
     };
-    let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.min(chunks) };
+    // Half of the CPUs are left to the program, which goes on.
+    let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.div_ceil(2).min(chunks) };
     let started = std::thread::scope(|scope| {
         // If a helper cannot be started, the others do its work.
         let start = |n: &usize| {

@@ -31,8 +31,8 @@ const SHARED_FRAMES: u64 = 176;
 /// The number of frames that a pool is made of, at most, where a stream runs ahead of the device, and the pages of the
 /// shortest of them: each block leaves about half a frame free at its end, so that is about two hundredths of a pool of
 /// hundreds of blocks, and shorter frames take longer to map than they save.
-const FRAMES_AHEAD: u64 = 1024;
-const PAGES_AHEAD: u64 = 5;
+const FRAMES_AHEAD: u64 = 1536;
+const PAGES_AHEAD: u64 = 4;
 
 impl FrameSizes {
     /// Returns the longest frame that blocks share in a pool that holds `held` units and can hold `most`, where several
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn p3_frames_are_short_where_a_stream_runs_ahead() {
         let sizes = FrameSizes { largest: 1024, ..SIZES };
-        for (held, largest) in [(0, 40), (40 << 10, 40), (41 << 10, 48), (100 << 10, 104), (1 << 30, 1024)] {
+        for (held, largest) in [(0, 32), (32 * 1536, 32), (33 * 1536, 40), (100 * 1536, 104), (1 << 30, 1024)] {
             assert_eq!(sizes.ahead(held).largest, largest, "{held}");
         }
         assert_eq!(FrameSizes { largest: 8, ..SIZES }.ahead(1 << 30).largest, 8, "no longer than they may be");
