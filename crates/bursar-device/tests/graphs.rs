@@ -41,6 +41,32 @@ fn add_one(gpu: &Gpu, stream: impl Into<bursar_core::Stream>, buffer: &mut Devic
 }
 
 #[test]
+fn z2_buffers_of_side_streams_end_with_the_closure_after_the_join_or_without_one() {
+    for (seed, is_joined) in (0..32).map(|seed| (seed / 2, seed % 2 == 0)) {
+        let sim = Sim::seeded(seed);
+        let gpu = pooled(&sim);
+        let (stream, side) = (gpu.streams().lease().expect("room"), gpu.streams().lease().expect("room"));
+        let captured = gpu.capture(&stream, |capture| -> Result<_> {
+            let gpu = capture.gpu();
+            capture.order(capture.stream(), &side)?;
+            let mut scratch = gpu.buffer::<u32>(LEN, &side, tag!("scratch"))?;
+            let mut output = gpu.buffer::<u32>(LEN, &side, tag!("output"))?;
+            gpu.submit(&side, |work| work.fill(&mut scratch, 6))?;
+            gpu.submit(&side, |work| work.copy(&scratch, &mut output))?;
+            if is_joined {
+                capture.order(&side, capture.stream())?;
+            }
+            Ok(output)
+        });
+        let (graph, output) = captured.unwrap_or_else(|error| panic!("seed {seed}, joined {is_joined}: {error}"));
+        graph.launch(&stream).expect("launched");
+        assert_eq!(output.to_vec().expect("read"), [6; LEN]);
+        drop((output, graph));
+        sim.check().expect("no hazard");
+    }
+}
+
+#[test]
 fn z1_a_graph_computes_the_same_at_the_same_addresses_in_every_launch() {
     for seed in 0..16 {
         let sim = Sim::seeded(seed);

@@ -132,6 +132,11 @@ impl CaptureOrder {
         act(&|points| points.iter().all(|point| clock.covers(*point)))
     }
 
+    /// Returns the streams that are captured beside `origin`.
+    pub(crate) fn beside(&self, origin: Stream) -> Vec<Stream> {
+        self.state().clocks.keys().copied().filter(|&stream| stream != origin).collect()
+    }
+
     /// Records that a captured stream comes after what was captured on another so far.
     pub(crate) fn joined(&self, first: Stream, then: Stream) {
         let mut state = self.state();

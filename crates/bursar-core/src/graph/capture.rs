@@ -55,7 +55,7 @@ impl Capture {
     }
 
     /// Makes `then` come after what was captured on `first`; one that was not captured is from now on. A capture ends on the
-    /// stream that it began on, so every other comes before that in the end.
+    /// stream that it began on: every other is made to come before that in the end.
     pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
         let (first, then) = (first.into(), then.into());
         if !self.order.contains(first) {
@@ -76,6 +76,14 @@ impl Capture {
         }
         self.memory.end();
         context.end_capture(&self.order);
+    }
+
+    /// Makes the end of the capture come after all of its streams. What is freed there after they were joined, such as a
+    /// buffer that the closure ends with, would otherwise spoil it.
+    fn join(&self) -> Result<()> {
+        let context = self.memory.context();
+        let beside = self.order.beside(self.stream).into_iter();
+        beside.map(|stream| context.order_captured(&self.order, stream, self.stream)).collect()
     }
 
     fn end_at_driver(&self) -> Result<RawGraph> {
@@ -139,6 +147,7 @@ impl GraphMemory {
         begun.map_err(|error| context.failed(error)).inspect_err(|_| capture.end(false))?;
         let unfinished = Unfinished(&capture);
         let recorded = record(&capture)?;
+        capture.join()?;
         std::mem::forget(unfinished);
         let graph = capture.end_at_driver();
         let uses = capture.order.take_uses();

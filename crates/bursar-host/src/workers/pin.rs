@@ -178,8 +178,7 @@ fn touch(
             }
         }
     };
-    // Half of the CPUs are left to the program, which goes on.
-    let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.div_ceil(2).min(chunks) };
+    let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.min(chunks) };
     let started = std::thread::scope(|scope| {
         // If a helper cannot be started, the others do its work.
         let start = |n: &usize| {
