@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,15 +40,27 @@ class GroupShare:
 class ShareGroup:
     """Shares that Ray counts as taken together, each on the card that it was planned on."""
 
-    def __init__(self, shares: Sequence[GroupShare], options: Callable[..., dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        shares: Sequence[GroupShare],
+        options: Callable[..., dict[str, Any]],
+        *,
+        num_cpus: float,
+        resources: Mapping[str, float] | None,
+    ) -> None:
+        beside = {"CPU": num_cpus, **(resources or {})}
+        for name, each in beside.items():
+            if name.startswith(RESOURCE) or not (math.isfinite(each) and each >= 0):
+                raise InvalidValue(f"a share of a group cannot have {each!r} of {name!r} beside its bytes")
         self.shares = tuple(shares)
         self._options = options
-        #: Ray's placement group, with a bundle for each card.
         self.cards = tuple(dict.fromkeys(share.card for share in self.shares))
         bundles = []
         for card in self.cards:
-            size = sum(share.bytes for share in self.shares if share.card == card)
-            bundles.append({RESOURCE: size, f"{RESOURCE}_{card}": size})
+            here = [share.bytes for share in self.shares if share.card == card]
+            more = {name: each * len(here) for name, each in beside.items() if each}
+            bundles.append({**more, RESOURCE: sum(here), f"{RESOURCE}_{card}": sum(here)})
+        #: Ray's placement group, with a bundle for each card.
         self.placement_group = _groups.placement_group(bundles, strategy="PACK")
 
     def __len__(self) -> int:
@@ -162,9 +175,9 @@ class ClusterPlan:
                 shares.append(GroupShare(size, node.node, card.uuid))
         return shares
 
-    def placement_group(self) -> ShareGroup:
-        """Has Ray count the shares as taken, and returns them."""
-        return ShareGroup(self.shares(), self._options)
+    def placement_group(self, *, num_cpus: float = 1, resources: Mapping[str, float] | None = None) -> ShareGroup:
+        """Has Ray count the shares as taken, each with so many CPUs and other resources beside it, and returns them."""
+        return ShareGroup(self.shares(), self._options, num_cpus=num_cpus, resources=resources)
 
     def request_missing(self) -> None:
         """Asks Ray's autoscaler for nodes on which the workers fit that are missing."""

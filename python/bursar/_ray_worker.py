@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import select
+import shlex
 import signal
 import stat
 import sys
@@ -46,7 +47,7 @@ def main(words: list[str]) -> int:
         return 2
     _die_with(os.getppid())
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    worker, tell = _fork([sys.executable, *words[1:]])
+    worker, tell = _fork([sys.executable, "-m", f"{__package__}._ray_start", *words[1:]])
     environment, delegation = _set_aside(json.loads(words[0]), words[1:])
     with os.fdopen(tell, "w") as pipe:
         json.dump(environment, pipe)
@@ -57,6 +58,12 @@ def main(words: list[str]) -> int:
     if delegation is not None:
         delegation.release()
     return status
+
+
+def interpreter() -> str:
+    """Returns the interpreter of a worker as a word for the shell that starts it: this one, or the node's if it is not there."""
+    mine = shlex.quote(sys.executable)
+    return f'"${{BURSAR_RAY_PYTHON:-$(test -x {mine} && echo {mine} || echo python3)}}"'
 
 
 def refuse() -> None:
@@ -115,6 +122,8 @@ def _set_aside(share: dict[str, Any], worker: list[str]) -> tuple[dict[str, str]
         "BURSAR_WORKER": "0",
         "BURSAR_WORKERS": "1",
         "CUDA_VISIBLE_DEVICES": uuid,
+        # Else Ray hides every card from a worker to which it gives none of its own GPUs.
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     }
     if preload:
         environment["LD_PRELOAD"] = preload

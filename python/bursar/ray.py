@@ -21,13 +21,12 @@ import importlib
 import json
 import math
 import shlex
-import sys
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 try:
     _ray: Any = importlib.import_module("ray")
@@ -70,6 +69,12 @@ LONGEST_WAIT = 50.0
 _ANSWER = 8.0
 
 _LARGEST = "bursar-largest-card-gib"
+
+#: Cards with less are told apart by how large they are, in GiB: the selector of a share names every size that is too small.
+_LARGEST_KNOWN = 1024
+
+#: The largest share: Ray counts resources in ten-thousandths, in 63 bits.
+_LARGEST_SHARE = 1 << 49
 
 
 def resources() -> dict[str, int]:
@@ -131,6 +136,8 @@ def gpu(
     wanted = parse_size(size)
     if wanted == 0:
         raise InvalidSize("a share of 0 bytes is no share")
+    if wanted > _LARGEST_SHARE:
+        raise InvalidSize(f"a share of {size_text(wanted)} is more than Ray can count: at most {size_text(_LARGEST_SHARE)}")
     if not 0 <= timeout <= LONGEST_WAIT or not math.isfinite(timeout):
         raise InvalidValue(f"a share can be waited for 0 to {LONGEST_WAIT:g} seconds, in which Ray expects a worker, and not {timeout!r}")
     share = {"bytes": wanted, "timeout": timeout, "label": label, "device": device, "enforce": enforce}
@@ -140,19 +147,29 @@ def gpu(
     options: dict[str, Any] = {"resources": needed, "runtime_env": _environment(share, runtime_env or {})}
     if scheduling_strategy is not None:
         options["scheduling_strategy"] = scheduling_strategy
-    smaller = ",".join(str(size) for size in range(wanted >> 30))
+    smaller = ",".join(str(size) for size in range(min(wanted >> 30, _LARGEST_KNOWN)))
     if smaller:
         options["label_selector"] = {_LARGEST: f"!in({smaller})"}
     return options
 
 
-def placement_group(sizes: Sequence[Size], *, layout: Layout = "pack", timeout: float = 10.0) -> ShareGroup:
+def placement_group(
+    sizes: Sequence[Size],
+    *,
+    layout: Layout = "pack",
+    num_cpus: float = 1,
+    resources: Mapping[str, float] | None = None,
+    timeout: float = 10.0,
+) -> ShareGroup:
     """Plans shares on the cards of the cluster as they are now, and has Ray count them as taken.
 
     ``layout`` is ``"one_card"``, ``"pack"`` for as few cards as they fit, or ``"spread"`` for a card each, on as many nodes as
     there are. ``group.gpu(0)`` returns the options for the first share. Raises :class:`~bursar.OutOfMemory` if they do not fit.
+
+    Each share has ``num_cpus`` and ``resources`` beside it in the group: as much as its task or actor asks for, or more.
     """
-    return ShareGroup(laid_out(sizes, layout, state(timeout=timeout)), gpu)
+    shares = laid_out(sizes, layout, state(timeout=timeout))
+    return ShareGroup(shares, gpu, num_cpus=num_cpus, resources=resources)
 
 
 def fit(
@@ -227,9 +244,6 @@ def _environment(share: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     for name in ("py_executable", "conda", "pip", "uv", "image_uri", "container"):
         if name in given:
             raise InvalidValue(f"{name!r} and a share both say which program Ray starts as a worker: install what it needs on the nodes")
-    # Ray lets a shell start it. This interpreter, or the node's if it is not there.
-    mine = shlex.quote(sys.executable)
-    python = f'"${{BURSAR_RAY_PYTHON:-$(test -x {mine} && echo {mine} || echo python3)}}"'
-    command = f"{python} -m {_ray_worker.__name__} {shlex.quote(json.dumps(share, sort_keys=True))}"
-    variables = {**given.get("env_vars", {}), "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-    return {**given, "env_vars": variables, "py_executable": command}
+    # Ray lets a shell start it.
+    command = f"{_ray_worker.interpreter()} -m {_ray_worker.__name__} {shlex.quote(json.dumps(share, sort_keys=True))}"
+    return {**given, "py_executable": command}

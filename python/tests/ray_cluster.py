@@ -140,7 +140,7 @@ class RayCluster:
         head, *others = self.nodes
         head.start("--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false", f"--temp-dir={self.folder / 's'}")
         self._wait_for(lambda: _listens(self.address), "the head")
-        ray.init(address=self.address, _node_ip_address=head.address, log_to_driver=False)
+        self._wait_for(lambda: _connects(self.address, head.address), "the raylet of the head")
         # Nodes of one machine that start at once may choose the same port.
         for number, node in enumerate(others, start=2):
             self._join(node, number)
@@ -179,6 +179,16 @@ def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         return int(free.getsockname()[1])
+
+
+def _connects(address: str, host: str) -> bool:
+    ray: Any = importlib.import_module("ray")
+    try:
+        ray.init(address=address, _node_ip_address=host, log_to_driver=False)
+    except ConnectionError:
+        # Its raylet is not there yet.
+        return False
+    return True
 
 
 def _listens(address: str) -> bool:

@@ -102,6 +102,42 @@ def look_once() -> tuple[int, str]:
     return share.bytes, share.uuid
 
 
+def share_of() -> int:
+    """Returns the size of the share of this process, or 0."""
+    share = bursar.share()
+    return 0 if share is None else share.bytes
+
+
+class Child:
+    """An actor that says what it has."""
+
+    def share(self) -> tuple[int, str]:
+        """Returns the size of its share, or 0, and a variable of its environment."""
+        return share_of(), os.environ.get("BURSAR_TEST_MARK", "")
+
+
+class Parent:
+    """An actor with a share that makes others."""
+
+    def make(self) -> list[Any]:
+        """Returns what children have that ask for nothing, and one that asks for a share."""
+        ray, shares = modules()
+        own = ray.remote(num_cpus=0)(share_of)
+        few = ray.remote(num_cpus=0, max_calls=1, runtime_env={"env_vars": {"BURSAR_TEST_MARK": "few"}})(share_of)
+        marked = {"env_vars": {"BURSAR_TEST_MARK": "marked"}}
+        kind = ray.remote(num_cpus=0)(Child)
+        plain, special = kind.remote(), kind.options(runtime_env=marked).remote()
+        asks = own.options(**shares.gpu("1GiB")).remote()
+        refs = [own.remote(), few.remote(), own.options(runtime_env=marked).remote(), asks]
+        return [*ray.get(refs), *ray.get([plain.share.remote(), special.share.remote()])]
+
+    def plan(self) -> tuple[int, int]:
+        """Returns what it reads of the cluster: what is set aside, and how many more shares fit."""
+        _, shares = modules()
+        found = shares.state(timeout=60)
+        return sum(card.set_aside for _, card in found.cards), shares.fit("1GiB", want=3, headroom=1.0, timeout=60).workers
+
+
 def take_by_itself() -> int:
     """Takes memory of the driver by itself until it is refused, and returns how many mebibytes that were."""
     import ctypes
@@ -194,6 +230,18 @@ def test_c1_a_worker_that_ray_keeps_keeps_no_share(cluster: RayCluster) -> None:
 
 
 @needs_ray
+def test_c1_what_an_actor_with_a_share_makes_has_a_share_only_if_it_asks(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    settle(cluster)
+    parent = ray.remote(num_cpus=0, **shares.gpu("20GiB"))(Parent).remote()
+    assert ray.get(parent.make.remote(), timeout=90) == [0, 0, 0, GIB, (0, ""), (0, "marked")]
+    within(BACK, lambda: taken(cluster) == 20 * GIB, "the bytes of the child that asked")
+    assert ray.get(parent.plan.remote(), timeout=90) == (20 * GIB, 3)
+    ray.kill(parent)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of a parent")
+
+
+@needs_ray
 def test_c1_an_actor_that_ray_restarts_finds_its_bytes(cluster: RayCluster) -> None:
     ray, shares = modules()
     one = actor(max_restarts=1, max_task_retries=-1, **shares.gpu("20GiB")).remote()
@@ -244,6 +292,35 @@ def test_c1_the_shares_of_a_group_are_where_they_were_planned(cluster: RayCluste
     assert len({share.node for share in group.shares}) == {"one_card": 1, "pack": 1, "spread": 3}[layout]
     group.remove()
     within(BACK, lambda: taken(cluster) == 0, "the bytes of a group that was removed")
+
+
+@needs_ray
+def test_c1_a_group_has_the_processors_of_its_tasks(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    settle(cluster)
+    group = shares.fit("2GiB", fixed="1GiB", want=2, headroom=1.0, timeout=60).placement_group()
+    # A task has one CPU unless it says otherwise, and so has each share of a group.
+    look: Any = ray.remote(look_once)
+    found = ray.get([look.options(**group.gpu(number)).remote() for number in range(2)], timeout=60)
+    assert found == [(share.bytes, share.card) for share in group.shares]
+    group.remove()
+    more = shares.placement_group(["1GiB", "1GiB"], layout="one_card", num_cpus=1.5, resources={f"node:{cluster.nodes[0].address}": 0.01}, timeout=60)
+    (bundle,) = more.placement_group.bundle_specs
+    assert bundle["CPU"] == 3 and bundle[f"node:{cluster.nodes[0].address}"] == 0.02 and bundle[shares.RESOURCE] == 2 * GIB
+    more.remove()
+    for wrong in (-1, float("nan")):
+        with pytest.raises(bursar.InvalidValue):
+            shares.placement_group(["1GiB"], num_cpus=wrong)
+    settle(cluster)
+
+
+@needs_ray
+def test_c3_a_share_is_no_larger_than_ray_can_count() -> None:
+    _, shares = modules()
+    for size in (1 << 63, (512 << 40) + 1):
+        with pytest.raises(bursar.InvalidSize, match="512 TiB"):
+            shares.gpu(size)
+    assert len(json.dumps(shares.gpu("512TiB"), default=str)) < 10_000
 
 
 @needs_ray
