@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._ledger import DeviceLedger
+    from ._ledger import DeviceLedger, UnreadableLedger
 
 #: The most holders of a card that are named.
 _HOLDERS = 4
@@ -25,19 +25,22 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def left_of(card: DeviceLedger) -> int:
-    """Returns what can still be had of a card."""
-    return max(0, card.limit - card.held - card.set_aside - card.unmanaged)
+def left_of(card: DeviceLedger, kept: int = 0) -> int:
+    """Returns what can still be had of a card, of which so much is kept for groups that do not have it yet."""
+    return max(0, card.limit - card.held - card.set_aside - card.unmanaged - kept)
 
 
-def describe_cards(cards: Iterable[DeviceLedger]) -> list[str]:
-    """Returns a line for each card."""
-    return [f"  {_describe(card)}" for card in cards]
+def describe_cards(
+    cards: Iterable[DeviceLedger], unreadable: Iterable[UnreadableLedger] = (), kept: Mapping[str, int] | None = None
+) -> list[str]:
+    """Returns a line for each card, also for those whose ledger cannot be read."""
+    lines = [f"  {_describe(card, (kept or {}).get(card.uuid, 0))}" for card in cards]
+    return lines + [f"  a card ({each.uuid}) whose ledger cannot be read: {each.error}" for each in unreadable]
 
 
-def _describe(card: DeviceLedger) -> str:
+def _describe(card: DeviceLedger, kept: int) -> str:
     number = "a card" if card.device is None else f"gpu{card.device}"
-    whole = f"{number} {card.name} ({card.uuid}): {size_text(left_of(card))} left of {size_text(card.limit)}"
+    whole = f"{number} {card.name} ({card.uuid}): {size_text(left_of(card, kept))} left of {size_text(card.limit)}"
     shares = sorted(((each.held + each.set_aside, each) for each in card.processes), key=lambda share: -share[0])
     holders = [
         f"{process.name} (pid {process.pid}){' [' + ', '.join(process.labels) + ']' if process.labels else ''} "
@@ -49,6 +52,8 @@ def _describe(card: DeviceLedger) -> str:
         holders[_HOLDERS:] = [f"{len(holders) - _HOLDERS} more"]
     if card.unmanaged:
         holders.append(f"programs outside the ledger {size_text(card.unmanaged)}")
+    if kept:
+        holders.append(f"Ray for groups {size_text(kept)}")
     return f"{whole}; held by {', '.join(holders)}" if holders else whole
 
 

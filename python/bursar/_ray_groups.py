@@ -11,7 +11,7 @@ from typing import Any, Literal
 from . import _native
 from ._fit import Plan, plan_of
 from ._ledger import DeviceLedger
-from ._ray_cards import left_of, size_text
+from ._ray_cards import size_text
 from ._ray_state import RESOURCE, ClusterState, NodeState, state
 from ._sizes import Size, parse_size
 from .errors import InvalidValue, OutOfMemory
@@ -88,7 +88,7 @@ def laid_out(sizes: Sequence[Size], layout: Layout, found: ClusterState) -> list
     wanted = [parse_size(size) for size in sizes]
     if not wanted or 0 in wanted:
         raise InvalidValue("a group has at least one share, and each at least a byte")
-    left = [left_of(card) for _, card in found.cards]
+    left = [found.left_on(card) for _, card in found.cards]
     if layout == "one_card":
         enough = [(free, at) for at, free in enumerate(left) if free >= sum(wanted)]
         chosen = [min(enough)[1]] * len(wanted) if enough else None
@@ -126,9 +126,9 @@ def _spread(wanted: list[int], found: ClusterState) -> list[int] | None:
     used = dict.fromkeys((node.node for node, _ in found.cards), 0)
     for number in sorted(range(len(wanted)), key=lambda number: -wanted[number]):
         free = [
-            (used[node.node], -left_of(card), at)
+            (used[node.node], -found.left_on(card), at)
             for at, (node, card) in enumerate(found.cards)
-            if at not in chosen.values() and left_of(card) >= wanted[number]
+            if at not in chosen.values() and found.left_on(card) >= wanted[number]
         ]
         if not free:
             return None
@@ -143,9 +143,14 @@ class ClusterPlan:
 
     #: The plan over all cards, which are numbered in their order here.
     plan: Plan
-    #: Every card that was looked at, with its node.
-    cards: tuple[_Card, ...]
+    #: The cluster as it was looked at.
+    state: ClusterState
     _options: Callable[..., dict[str, Any]]
+
+    @property
+    def cards(self) -> tuple[_Card, ...]:
+        """Every card that was looked at, with its node."""
+        return self.state.cards
 
     @property
     def workers(self) -> int:
@@ -161,7 +166,7 @@ class ClusterPlan:
         lines = [str(self.plan)]
         for number, ((node, card), assigned) in enumerate(zip(self.cards, self.plan.assignments)):
             lines.append(
-                f"  gpu{number} is {card.uuid} of node {node.address} {node.node[:12]}: {size_text(left_of(card))} left of "
+                f"  gpu{number} is {card.uuid} of node {node.address} {node.node[:12]}: {size_text(self.state.left_on(card))} left of "
                 f"{size_text(card.limit)}, {assigned.workers} of {assigned.room} workers"
             )
         return "\n".join(lines)
@@ -195,11 +200,13 @@ def planned(
     if parse_size(per_worker) == 0:
         raise InvalidValue("a worker of a cluster has a share, and so per_worker at least a byte")
     found = state(timeout=timeout)
-    cards = [(left_of(card), card.held + card.set_aside) for _, card in found.cards]
+    cards = [
+        (found.left_on(card), card.held + card.set_aside + found.kept.get(card.uuid, 0)) for _, card in found.cards
+    ]
     try:
         plan = plan_of(_native.fit_cards(per_worker, fixed, want, headroom, cards))
     except OutOfMemory as error:
         raise OutOfMemory(
             f"{error}; the cards of the cluster:\n{found}", requested=error.requested, available=found.left, limit=found.limit
         ) from None
-    return ClusterPlan(plan, found.cards, options)
+    return ClusterPlan(plan, found, options)

@@ -10,7 +10,7 @@ from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ._ledger import DeviceLedger
-from ._ray_cards import left_of, size_text
+from ._ray_cards import size_text
 from ._ray_state import ClusterState, NodeState, state
 
 _STYLE = """
@@ -27,23 +27,27 @@ def page(found: ClusterState, *, refresh: float | None = None) -> str:
     """Returns a page of its own that shows the cards, shares, holders and refusals of a cluster."""
     again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
     whole = f"{size_text(found.limit - found.left)} of {size_text(found.limit)} taken on {len(found.cards)} cards of {len(found.nodes)} nodes"
-    nodes = "".join(_node(node) for node in found.nodes) or "<p>No node of this cluster has cards that Ray knows of.</p>"
+    nodes = "".join(_node(node, found) for node in found.nodes) or "<p>No node of this cluster has cards that Ray knows of.</p>"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{again}<title>Bursar: cluster</title><style>{_STYLE}</style></head>'
         f"<body><h1>Cluster</h1><p>{whole}</p>{nodes}{_refusals(found)}</body></html>"
     )
 
 
-def _node(node: NodeState) -> str:
+def _node(node: NodeState, found: ClusterState) -> str:
     name = f"<h2>Node {escape(node.address)} <span class=faint>{escape(node.node[:12])}</span></h2>"
     if node.error is not None:
         return f"{name}<p class=bad>Its cards cannot be read: {escape(node.error)}</p>"
-    return name + "".join(_card(card) for card in node.cards)
+    unreadable = "".join(
+        f"<p class=bad>The ledger of {escape(each.uuid)} cannot be read: {escape(each.error)}</p>" for each in node.unreadable
+    )
+    return name + "".join(_card(card, found) for card in node.cards) + unreadable
 
 
-def _card(card: DeviceLedger) -> str:
+def _card(card: DeviceLedger, found: ClusterState) -> str:
     whole = max(card.limit, 1)
-    parts = (("held", card.held), ("aside", card.set_aside), ("other", card.unmanaged))
+    kept = found.kept.get(card.uuid, 0)
+    parts = (("held", card.held), ("aside", card.set_aside + kept), ("other", card.unmanaged))
     bar = "".join(f'<i class={name} style="width:{100 * size / whole:.2f}%"></i>' for name, size in parts)
     rows = "".join(
         f"<tr><td>{escape(each.name)}<td>{each.pid}<td>{escape(', '.join(each.labels))}"
@@ -52,7 +56,8 @@ def _card(card: DeviceLedger) -> str:
         if each.held or each.set_aside
     )
     table = f"<table><tr><th>process<th>pid<th>label<th>held<th>set aside{rows}</table>" if rows else ""
-    told = f"{size_text(left_of(card))} left of {size_text(card.limit)}, {size_text(card.unmanaged)} unmanaged"
+    told = f"{size_text(found.left_on(card))} left of {size_text(card.limit)}, {size_text(card.unmanaged)} unmanaged"
+    told += f", {size_text(kept)} kept for groups" if kept else ""
     title = f"gpu{card.device} {escape(card.name)} <span class=faint>{escape(card.uuid)}</span>"
     return f"<p>{title}: {told}</p><div class=bar>{bar}</div>{table}"
 

@@ -12,11 +12,16 @@ import importlib
 import os
 import runpy
 import sys
+import threading
+import time
 from typing import Any
 
 from ._ray_worker import interpreter
 
 _PROGRAM = "py_executable"
+
+#: The seconds that threads have to end after Ray has left the worker.
+_GRACE = 2.0
 
 
 def main(words: list[str]) -> None:
@@ -24,7 +29,16 @@ def main(words: list[str]) -> None:
     make_children_ordinary()
     sys.argv[:] = words
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-    runpy.run_path(words[0], run_name="__main__")
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        # Ray has left the worker and counts its bytes as free; threads of the actor may run on.
+        threading.Thread(target=_end_after, args=(_GRACE,), daemon=True).start()
+
+
+def _end_after(seconds: float) -> None:
+    time.sleep(seconds)
+    os._exit(1)
 
 
 def make_children_ordinary() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ._ledger import DeviceLedger, LedgerReading, RefusalEntry, ledger
+from ._ledger import DeviceLedger, LedgerReading, RefusalEntry, UnreadableLedger, ledger
 from ._ray_cards import describe_cards, left_of
 
 _ray: Any = importlib.import_module("ray")
@@ -33,6 +34,8 @@ class NodeState:
     labels: dict[str, str]
     #: The reason that its cards could not be read; None where they were.
     error: str | None
+    #: Its cards whose ledgers cannot be read, and why. Nothing is placed on them.
+    unreadable: tuple[UnreadableLedger, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class ClusterState:
     """The cards, shares, holders and refusals of a cluster. ``print(state)`` shows them."""
 
     nodes: tuple[NodeState, ...]
+    #: The bytes of each card, by its UUID, that Ray keeps for groups in which nobody has them yet.
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+    def left_on(self, card: DeviceLedger) -> int:
+        """Returns the bytes of a card that can still be had."""
+        return left_of(card, self.kept.get(card.uuid, 0))
 
     @property
     def cards(self) -> tuple[tuple[NodeState, DeviceLedger], ...]:
@@ -60,17 +69,17 @@ class ClusterState:
     @property
     def left(self) -> int:
         """The bytes that can still be had, whichever card they are on."""
-        return sum(left_of(card) for _, card in self.cards)
+        return sum(self.left_on(card) for _, card in self.cards)
 
     def __str__(self) -> str:
-        return "\n".join(line for node in self.nodes for line in _lines(node)) or "no node of this cluster has cards that Ray knows of"
+        return "\n".join(line for node in self.nodes for line in _lines(node, self.kept)) or "no node of this cluster has cards that Ray knows of"
 
 
-def _lines(node: NodeState) -> list[str]:
+def _lines(node: NodeState, kept: Mapping[str, int]) -> list[str]:
     name = f"node {node.address} {node.node[:12]}"
     if node.error is not None:
         return [f"{name}: its cards cannot be read: {node.error}"]
-    return [name, *describe_cards(node.cards)]
+    return [name, *describe_cards(node.cards, node.unreadable, kept)]
 
 
 def state(*, timeout: float = 10.0) -> ClusterState:
@@ -92,7 +101,7 @@ class Question:
         """Returns what they have answered after so many seconds."""
         if self._asked:
             _ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=timeout)
-        return ClusterState(tuple(_node(node, self._asked[node["NodeID"]]) for node in self._nodes))
+        return ClusterState(tuple(_node(node, self._asked[node["NodeID"]]) for node in self._nodes), _kept_for_groups())
 
 
 def _ask(node: str) -> Any:
@@ -106,13 +115,34 @@ def _read() -> LedgerReading:
 
 def _node(node: dict[str, Any], answer: Any) -> NodeState:
     cards: tuple[DeviceLedger, ...] = ()
+    unreadable: tuple[UnreadableLedger, ...] = ()
     error = None
     try:
         reading: LedgerReading = _ray.get(answer, timeout=0)
         cards = tuple(card for card in reading.devices if card.device is not None)
+        # Others may have left ledgers there of cards that this node never had.
+        unreadable = tuple(each for each in reading.unreadable if f"{RESOURCE}_{each.uuid}" in node["Resources"])
     except _ray.exceptions.GetTimeoutError:
         error = "it does not answer"
         _ray.cancel(answer, force=True)
     except _ray.exceptions.RayError as failed:
         error = str(failed).strip().splitlines()[-1]
-    return NodeState(node["NodeID"], node["NodeManagerAddress"], cards, dict(node.get("Labels", {})), error)
+    return NodeState(node["NodeID"], node["NodeManagerAddress"], cards, dict(node.get("Labels", {})), error, unreadable)
+
+
+def _kept_for_groups() -> dict[str, int]:
+    """Returns what Ray keeps of each card, by its UUID, for groups in which nobody has it yet: all of one that waits to be made."""
+    table = importlib.import_module("ray.util").placement_group_table().values()
+    known, free = _ray.cluster_resources(), _ray.available_resources()
+    kept: dict[str, int] = {}
+    for group in table:
+        wanted: dict[str, float] = {}
+        for name, size in (each for bundle in group["bundles"].values() for each in bundle.items()):
+            if name.startswith(f"{RESOURCE}_") and group["state"] != "REMOVED":
+                wanted[name] = wanted.get(name, 0) + size
+        for name, size in wanted.items():
+            # Ray has a resource of this name for what the group has, and does not list what is used up.
+            own = f"{name}_group_{group['placement_group_id']}"
+            uuid = name[len(RESOURCE) + 1 :]
+            kept[uuid] = kept.get(uuid, 0) + int(free.get(own, 0) if own in known else size)
+    return kept

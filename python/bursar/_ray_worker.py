@@ -37,7 +37,7 @@ _IDLE = 1.5
 #: start of a worker and what follows take long, and so it is also twice the time of the start.
 _UNUSED = 3.0
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 def main(words: list[str]) -> int:
@@ -46,7 +46,10 @@ def main(words: list[str]) -> int:
         print("usage: python -m bursar._ray_worker SHARE WORKER [ARGUMENT...]", file=sys.stderr)
         return 2
     _die_with(os.getppid())
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # By this name the ledger knows who it refused.
+    libc.prctl(_PR_SET_NAME, holder_name(os.environ.get("RAY_JOB_ID", "")).encode(), 0, 0, 0)
     worker, tell = _fork([sys.executable, "-m", f"{__package__}._ray_start", *words[1:]])
     environment, delegation = _set_aside(json.loads(words[0]), words[1:])
     with os.fdopen(tell, "w") as pipe:
@@ -58,6 +61,11 @@ def main(words: list[str]) -> int:
     if delegation is not None:
         delegation.release()
     return status
+
+
+def holder_name(job: str) -> str:
+    """Returns the name of the process that asks for the share of a worker of one of Ray's jobs."""
+    return f"ray-{job[:11]}"
 
 
 def interpreter() -> str:
@@ -199,7 +207,8 @@ def _message(share: dict[str, Any], worker: list[str], error: BursarError) -> st
     try:
         from ._ledger import ledger
 
-        cards = describe_cards(ledger().devices)
+        reading = ledger()
+        cards = describe_cards(reading.devices, reading.unreadable)
     except AnyError:
         cards = []
     asked = f"{size_text(int(share['bytes']))} of one card"

@@ -140,6 +140,8 @@ def gpu(
         raise InvalidSize(f"a share of {size_text(wanted)} is more than Ray can count: at most {size_text(_LARGEST_SHARE)}")
     if not 0 <= timeout <= LONGEST_WAIT or not math.isfinite(timeout):
         raise InvalidValue(f"a share can be waited for 0 to {LONGEST_WAIT:g} seconds, in which Ray expects a worker, and not {timeout!r}")
+    if not isinstance(label, str) or not label.isprintable():
+        raise InvalidValue(f"a label is text that can be printed, and not {label!r}")
     share = {"bytes": wanted, "timeout": timeout, "label": label, "device": device, "enforce": enforce}
     needed: dict[str, float] = {**(resources or {}), RESOURCE: wanted}
     if device is not None:
@@ -225,14 +227,18 @@ def _refusal(died: Exception) -> OutOfMemory | None:
         return OutOfMemory(told.partition("\n\n")[0].strip())
     if not isinstance(died, _ray.exceptions.WorkerCrashedError):
         return None
-    # Ray does not say of what the worker of a task died.
-    recent = [entry for entry in state().refusals if (datetime.now(timezone.utc) - entry[2].when).total_seconds() < LONGEST_WAIT]
+    # Ray does not say of what the worker of a task died. Refusals of other programs and other jobs are none of its own.
+    name = _ray_worker.holder_name(_ray.get_runtime_context().get_job_id())
+    cluster, now = state(), datetime.now(timezone.utc)
+    recent = [
+        entry for entry in cluster.refusals if entry[2].name == name and (now - entry[2].when).total_seconds() < LONGEST_WAIT
+    ]
     if not recent:
         return None
     node, card, refusal = recent[0]
     return OutOfMemory(
         f"the worker died, and the last share that was refused is of {size_text(refusal.requested)} on node {node.address} "
-        f"{node.node[:12]}, of which {card.uuid} had {size_text(refusal.available)} left; the cards of the cluster:\n{state()}",
+        f"{node.node[:12]}, of which {card.uuid} had {size_text(refusal.available)} left; the cards of the cluster:\n{cluster}",
         requested=refusal.requested,
         available=refusal.available,
         limit=refusal.limit,

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -108,6 +109,20 @@ def share_of() -> int:
     return 0 if share is None else share.bytes
 
 
+def crash() -> None:
+    """Ends the worker."""
+    os._exit(7)
+
+
+class Leaves:
+    """An actor that leaves while a thread of it runs on."""
+
+    def leave(self) -> None:
+        """Leaves."""
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        importlib.import_module("ray.actor").exit_actor()
+
+
 class Child:
     """An actor that says what it has."""
 
@@ -189,6 +204,18 @@ def test_c2_the_bytes_are_back_however_an_actor_ends(cluster: RayCluster, way: s
         os.kill(pid if way == "worker" else parent_of(pid), signal.SIGKILL)
     within(BACK, lambda: taken(cluster) == 0, "the bytes of an actor")
     within(BACK, lambda: not Path(f"/proc/{pid}").exists(), "the worker")
+
+
+@needs_ray
+def test_c2_the_bytes_are_back_when_an_actor_leaves_threads_behind(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    settle(cluster)
+    one = ray.remote(num_cpus=0, **shares.gpu("3GiB"))(Leaves).remote()
+    shares.ready(one, timeout=60)
+    assert taken(cluster) == 3 * GIB
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(one.leave.remote(), timeout=60)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of an actor that left")
 
 
 @needs_ray
@@ -312,6 +339,78 @@ def test_c1_a_group_has_the_processors_of_its_tasks(cluster: RayCluster) -> None
         with pytest.raises(bursar.InvalidValue):
             shares.placement_group(["1GiB"], num_cpus=wrong)
     settle(cluster)
+
+
+@needs_ray
+def test_c1_what_a_group_has_is_in_no_other_plan(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    settle(cluster)
+    card = cluster.nodes[0].ledger()[0]
+    half = card.limit // 2 + GIB
+    both = [shares.placement_group([half], layout="spread", timeout=60) for _ in range(2)]
+    assert all(group.ready(timeout=30) for group in both)
+    assert both[0].shares[0].card != both[1].shares[0].card
+    first = both[0].shares[0]
+    found = shares.state(timeout=60)
+    (kept,) = [each for _, each in found.cards if each.uuid == first.card]
+    assert found.kept[first.card] == first.bytes and found.left_on(kept) == kept.limit - first.bytes
+    assert f"Ray for groups {first.bytes // GIB} GiB" in str(found)
+    # What runs in a group has its bytes in the ledger, and they are counted once.
+    one = actor(**both[0].gpu(0)).remote()
+    shares.ready(one, timeout=60)
+    within(BACK, lambda: not shares.state(timeout=60).kept[first.card], "what Ray keeps")
+    assert shares.state(timeout=60).left_on(kept) == kept.limit - first.bytes
+    for group in both:
+        group.remove()
+    within(BACK, lambda: taken(cluster) == 0 and not any(shares.state(timeout=60).kept.values()), "the bytes of two groups")
+
+
+@needs_ray
+def test_c3_a_worker_that_crashes_is_not_out_of_memory_by_what_others_were_refused(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    node = cluster.nodes[0]
+    with node.seen(), pytest.raises(bursar.OutOfMemory), bursar.reserve("1TiB", device=0, timeout=0, label="outside"):
+        pass
+    assert any(refusal.requested == 1 << 40 for _, _, refusal in shares.state(timeout=60).refusals)
+    crashing: Any = ray.remote(num_cpus=0, max_retries=0)(crash)
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        shares.get(crashing.remote(), timeout=60)
+    with node.reserved("2GiB", label="outside"):
+        card = node.ledger()[0]
+        asked = crashing.options(**shares.gpu(card.limit - GIB, device=card.uuid, timeout=0.2)).remote()
+        with pytest.raises(bursar.OutOfMemory):
+            shares.get(asked, timeout=60)
+
+
+@needs_ray
+def test_c3_a_ledger_that_cannot_be_read_is_named(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    settle(cluster)
+    node = cluster.nodes[0]
+    card = node.ledger()[0]
+    shares.ready(one := actor(**shares.gpu("1GiB", device=card.uuid)).remote(), timeout=60)
+    ray.kill(one)
+    settle(cluster)
+    (file,) = node.folder.glob(f"*{card.uuid}*")
+    sound = file.read_bytes()
+    try:
+        file.write_bytes(b"garbage")
+        found = shares.state(timeout=60)
+        assert [each.uuid for listed in found.nodes for each in listed.unreadable] == [card.uuid]
+        assert card.uuid in str(found) and "cannot be read" in str(found) and card.uuid in shares.page(found)
+        with pytest.raises(bursar.OutOfMemory) as refused:
+            shares.fit("1TiB", timeout=60)
+        assert card.uuid in str(refused.value)
+    finally:
+        file.write_bytes(sound)
+
+
+@needs_ray
+def test_c3_a_label_that_cannot_be_shown_is_refused() -> None:
+    _, shares = modules()
+    for label in (None, 5, "a\0b"):
+        with pytest.raises(bursar.InvalidValue):
+            shares.gpu("1GiB", label=label)
 
 
 @needs_ray
