@@ -101,7 +101,8 @@ pub(crate) enum Command {
     Wake(sleep::WakeCommandArgs),
     /// Prints the bytes of this machine's cards as resources of a Ray node, or as its labels.
     ///
-    /// The bytes are what programs may hold together by each card's ledger. A ray-resources of a machine without cards is empty.
+    /// The bytes are what programs may hold together by each card's ledger. A machine without cards has
+    /// none, and a card whose ledger cannot be read is left out with a warning.
     #[command(after_help = ray_resources::EXAMPLES)]
     RayResources(ray_resources::RayResourcesArgs),
     /// Prints the script by which a shell completes this command.

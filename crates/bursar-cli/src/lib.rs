@@ -103,7 +103,7 @@ fn try_execute(
         (Some(Command::Sleep(args)), _) => output::show(&sleep::sleep(args)?, json),
         (Some(Command::Wake(args)), _) => output::show(&sleep::wake(args)?, json),
         (Some(Command::RayResources(args)), _) => {
-            output::show(&ray_resources::of_node(&options.open_machine()?, args)?, json)
+            output::show(&ray_resources::of_machine(options.open_machine(), args)?, json)
         }
         (Some(Command::Completions { shell }), _) => {
             output::show(&completions::script(Arguments::definition(), *shell), json)

@@ -2,6 +2,7 @@
 
 mod common;
 
+use bursar::Bytes;
 use common::Folder;
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -156,4 +157,32 @@ fn a_copy_of_the_command_alone_is_whole() {
         );
         assert!(output.status.success(), "{words}: {output:?}");
     }
+}
+
+#[test]
+fn c3_a_machine_without_cards_has_no_resources_for_ray() {
+    let folder = Folder::with_ledgers();
+    for (words, printed) in [("ray-resources", "{}\n"), ("ray-resources --labels", "\n")] {
+        let output = folder.bursar(words);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), printed.to_owned()), "{output:?}");
+    }
+}
+
+#[test]
+fn c3_a_card_whose_ledger_cannot_be_read_is_left_out_of_rays_resources() {
+    let folder = Folder::with_ledgers();
+    let cards = format!("--driver sim --sim-devices 2x8GiB@ray-{}", std::process::id());
+    let limited = folder.bursar(&format!("ledger limit 0 4GiB {cards}"));
+    assert!(limited.status.success(), "{limited:?}");
+    let whole = json(&folder.bursar(&format!("ray-resources {cards}")));
+    assert_eq!(whole["bursar_gpu_bytes"], Bytes::gib(12).get());
+    let made = std::fs::read_dir(folder.ledgers()).unwrap().map(|file| file.unwrap().path());
+    let ledgers: Vec<_> = made.filter(|file| file.extension().is_some_and(|ending| ending == "ledger")).collect();
+    std::fs::write(&ledgers[0], "garbage").unwrap();
+    let output = folder.bursar(&format!("ray-resources {cards}"));
+    let left = json(&output);
+    assert_eq!((output.status.code(), &left["bursar_gpu_bytes"]), (Some(0), &Bytes::gib(8).get().into()), "{output:?}");
+    assert_eq!(left.as_object().unwrap().len(), 2);
+    let named = ledgers[0].file_stem().unwrap().to_str().unwrap();
+    assert!(text(&output.stderr).contains(named) && !left.to_string().contains(named), "{output:?}");
 }

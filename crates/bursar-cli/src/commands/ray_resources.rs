@@ -5,9 +5,10 @@
 
 use super::ledger::reading_for;
 use crate::failure::Failure;
-use crate::output::Show;
+use crate::output::{Show, say};
 use bursar::device::DeviceFacts;
-use bursar::driver::OpenedDriver;
+use bursar::driver::{DriverChoiceError, OpenedDriver};
+use bursar::ledger::LedgerError;
 use bursar::{Bytes, DeviceId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,11 +51,33 @@ struct NodeLabel {
 }
 
 /// Returns what the cards of this machine are to Ray: each has the bytes that programs may hold together. A card that cannot be
-/// used is left out.
-pub(crate) fn of_node(opened: &OpenedDriver, args: &RayResourcesArgs) -> std::result::Result<NodeResources, Failure> {
+/// used is left out, also one whose ledger cannot be read, and a machine without a driver of cards has none.
+pub(crate) fn of_machine(
+    opened: std::result::Result<OpenedDriver, Failure>,
+    args: &RayResourcesArgs,
+) -> std::result::Result<NodeResources, Failure> {
+    let cards = match opened {
+        Ok(opened) => usable(&opened),
+        Err(Failure::Driver(DriverChoiceError::NoCuda { .. })) => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
+    Ok(of_cards(&cards, args))
+}
+
+/// Returns the cards that can be used, each with what programs may hold of it, and says on standard error why others are left out.
+fn usable(opened: &OpenedDriver) -> Vec<(Bytes, DeviceFacts)> {
     let facts = (0..opened.driver.device_count()).filter_map(|ordinal| opened.driver.facts(DeviceId(ordinal)).ok());
-    let cards = facts.map(|facts| Ok((limit(&facts)?, facts)));
-    let cards = cards.collect::<std::result::Result<Vec<(Bytes, DeviceFacts)>, Failure>>()?;
+    let with_limit = |facts: DeviceFacts| match limit(&facts) {
+        Ok(limit) => Some((limit, facts)),
+        Err(error) => {
+            say(format_args!("bursar: {} is left out, because its ledger cannot be read: {error}", facts.uuid));
+            None
+        }
+    };
+    facts.filter_map(with_limit).collect()
+}
+
+fn of_cards(cards: &[(Bytes, DeviceFacts)], args: &RayResourcesArgs) -> NodeResources {
     let one = |(limit, facts): &(Bytes, DeviceFacts)| NodeResource {
         name: format!("{RESOURCE}_{}", facts.uuid),
         bytes: limit.get(),
@@ -68,11 +91,11 @@ pub(crate) fn of_node(opened: &OpenedDriver, args: &RayResourcesArgs) -> std::re
         labels.push(NodeLabel { name: "bursar-largest-card-gib", value: (largest.get() >> 30).to_string() });
         labels.push(NodeLabel { name: "bursar-card-type", value: as_label(&facts.name) });
     }
-    Ok(NodeResources { resources, labels, shows_labels: args.labels })
+    NodeResources { resources, labels, shows_labels: args.labels }
 }
 
 /// Returns what programs may hold together of a device: by its ledger, or all of it where there is none yet.
-fn limit(facts: &DeviceFacts) -> std::result::Result<Bytes, Failure> {
+fn limit(facts: &DeviceFacts) -> std::result::Result<Bytes, LedgerError> {
     match reading_for(facts)? {
         Some(reading) => Ok(reading.limit.min(reading.total)),
         None => Ok(facts.total),
