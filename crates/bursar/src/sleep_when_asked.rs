@@ -1,11 +1,11 @@
 //! Devices whose memory other processes may put to sleep.
 
 use crate::Ledgers;
-use bursar_core::{Error, ExternalError, HostStore, Result, SleepState};
+use bursar_core::{DeviceContext, Error, ExternalError, HostStore, Result, SleepState};
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
 use bursar_ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The interval at which whoever waits to be awake looks whether the program itself woke the memory.
@@ -15,8 +15,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// is stopped. Dropping it ends that; what sleeps then is woken by the program alone.
 ///
 /// Work belongs between [`awake`](Self::awake) and the end of what it returns: memory does not fall asleep meanwhile, and while it
-/// sleeps, whoever wants to be awake waits. Work outside of it is refused with [`Error::Asleep`] while memory sleeps, and faults
-/// if it was not declared.
+/// sleeps, by whomever, whoever wants to be awake waits. Work outside of it is refused with [`Error::Asleep`] while memory sleeps,
+/// and faults if it was not declared. The program's own [`Gpu::sleep`] does not wait for such work, since it may be a part of it.
 ///
 /// ```
 /// use bursar::device::SleepOptions;
@@ -47,8 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub struct SleepWhenAsked {
     asked: Arc<AskedMemory>,
     _listener: RemoteListener,
-    /// Keeps the ledger open.
-    _ledger: Ledger,
+    _only: OnlyOne,
 }
 
 /// A stretch of work during which memory does not fall asleep. It ends when this is dropped.
@@ -67,8 +66,37 @@ pub struct AwakeGuard<'a> {
     asked: &'a AskedMemory,
 }
 
+/// The devices whose memory is asked.
+static ASKED: Mutex<Vec<Weak<DeviceContext>>> = Mutex::new(Vec::new());
+
+/// The only one by whom the memory of a device is asked, until this is dropped: two would not know of each other's work.
+struct OnlyOne {
+    context: Weak<DeviceContext>,
+}
+
+impl OnlyOne {
+    fn of(context: &Arc<DeviceContext>) -> Result<Self> {
+        let context = Arc::downgrade(context);
+        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.iter().any(|other| other.ptr_eq(&context)) {
+            let what = "this device is put to sleep when asked already: keep one `SleepWhenAsked` for all of its work";
+            return Err(Error::InvalidValue { what });
+        }
+        asked.push(context.clone());
+        Ok(Self { context })
+    }
+}
+
+impl Drop for OnlyOne {
+    fn drop(&mut self) {
+        ASKED.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !other.ptr_eq(&self.context));
+    }
+}
+
 /// Memory that is asked to sleep and to wake.
 struct AskedMemory {
+    /// The ledger that it is asked through.
+    ledger: Ledger,
     gpu: Gpu,
     store: Box<dyn HostStore>,
     options: SleepOptions,
@@ -94,13 +122,30 @@ struct StillWorking {
     waited: Duration,
 }
 
+/// A request that was withdrawn before anything moved.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody waits for it any more")]
+struct NobodyWaits;
+
 impl AskedMemory {
     fn state(&self) -> MutexGuard<'_, AwakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_awake(&self) -> bool {
-        matches!(self.gpu.sleep_reading().state, SleepState::Awake | SleepState::Partly)
+    /// Returns whether no work may begin: memory sleeps, or is about to.
+    fn is_closed(&self, state: &mut AwakeState) -> bool {
+        let reading = self.gpu.sleep_reading().state;
+        // The program itself may have woken it.
+        state.is_closed &= state.is_moving || reading != SleepState::Awake;
+        state.is_closed || !matches!(reading, SleepState::Awake | SleepState::Partly)
+    }
+
+    fn enter(&self, state: &mut AwakeState) -> Option<AwakeGuard<'_>> {
+        if self.is_closed(state) {
+            return None;
+        }
+        state.working += 1;
+        Some(AwakeGuard { asked: self })
     }
 
     fn open(&self) {
@@ -108,24 +153,29 @@ impl AskedMemory {
         self.changed.notify_all();
     }
 
-    /// Lets no more work begin, and waits for what is under way.
+    /// Lets no more work begin, and waits for what is under way, for as long as whoever asked does.
     fn close(&self, patience: Duration) -> Result<()> {
         let began = Instant::now();
-        let mut state = self.state();
-        state.is_closed = true;
-        while state.working > 0 {
-            let waited = began.elapsed();
-            if waited >= patience {
-                let working = state.working;
-                drop(state);
-                self.open();
-                return Err(Error::External(ExternalError::new(StillWorking { working, waited }, false)));
+        loop {
+            let mut state = self.state();
+            state.is_closed = true;
+            let left = patience.saturating_sub(began.elapsed());
+            if state.working > 0 && !left.is_zero() {
+                let woken = self.changed.wait_timeout(state, left.min(LOOK_EVERY));
+                (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
             }
-            let (again, _) =
-                self.changed.wait_timeout(state, patience - waited).unwrap_or_else(PoisonError::into_inner);
-            state = again;
+            let working = state.working;
+            drop(state);
+            if self.ledger.is_request_withdrawn() {
+                return Err(Error::External(ExternalError::new(NobodyWaits, false)));
+            }
+            let waited = began.elapsed();
+            match working {
+                0 => return Ok(()),
+                _ if waited < patience => {}
+                _ => return Err(Error::External(ExternalError::new(StillWorking { working, waited }, false))),
+            }
         }
-        Ok(())
     }
 
     fn meet(&self, request: RemoteRequest) -> Result<RemoteReport> {
@@ -138,34 +188,19 @@ impl AskedMemory {
         met
     }
 
-    /// Lets work begin again if the program itself woke the memory.
-    fn open_if_woken(&self) {
-        let is_awake = self.gpu.sleep_reading().state == SleepState::Awake;
-        let mut state = self.state();
-        if is_awake && !state.is_moving {
-            state.is_closed = false;
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
     fn sleep(&self, keep_place: bool, patience: Duration) -> Result<RemoteReport> {
         let began = Instant::now();
         if self.gpu.sleep_reading().state == SleepState::Asleep {
             return Ok(RemoteReport { was_so: true, ..RemoteReport::default() });
         }
-        self.close(patience)?;
-        let options = self.options.clone().patience(patience.saturating_sub(began.elapsed()));
-        let options = if keep_place { options.keep_place() } else { options };
-        match self.gpu.sleep(&*self.store, &options) {
-            Ok(slept) => Ok(slept.into()),
-            Err(error) => {
-                if self.is_awake() {
-                    self.open();
-                }
-                Err(error)
-            }
+        let slept = self.close(patience).and_then(|()| {
+            let options = self.options.clone().patience(patience.saturating_sub(began.elapsed()));
+            self.gpu.sleep(&*self.store, &if keep_place { options.keep_place() } else { options })
+        });
+        if slept.is_err() {
+            self.open();
         }
+        slept.map(RemoteReport::from)
     }
 
     fn wake(&self, patience: Duration) -> Result<RemoteReport> {
@@ -180,32 +215,24 @@ impl SleepWhenAsked {
     /// Waits until the memory is awake, and keeps it awake until the result is dropped.
     pub fn awake(&self) -> AwakeGuard<'_> {
         let asked = &*self.asked;
+        let mut state = asked.state();
         loop {
-            if let Some(awake) = self.try_awake() {
+            if let Some(awake) = asked.enter(&mut state) {
                 return awake;
             }
-            let state = asked.state();
-            if state.is_closed {
-                // Looks once in a while, since the program may have woken the memory by itself.
-                drop(asked.changed.wait_timeout(state, LOOK_EVERY));
-                asked.open_if_woken();
-            }
+            // Looks once in a while, since the program may wake the memory by itself.
+            (state, _) = asked.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Keeps the memory awake until the result is dropped; `None` where it sleeps, or is about to.
     pub fn try_awake(&self) -> Option<AwakeGuard<'_>> {
-        let mut state = self.asked.state();
-        if state.is_closed {
-            return None;
-        }
-        state.working += 1;
-        Some(AwakeGuard { asked: &self.asked })
+        self.asked.enter(&mut self.asked.state())
     }
 
-    /// Returns whether the memory sleeps, or is about to.
+    /// Returns whether the memory sleeps, by whomever, or is about to.
     pub fn is_asleep(&self) -> bool {
-        self.asked.state().is_closed
+        self.asked.is_closed(&mut self.asked.state())
     }
 }
 
@@ -232,6 +259,8 @@ impl Ledgers {
     /// Has the memory of a device's pools sleep and wake when another process asks for it through the ledger: with `options`,
     /// and contents in memory that `store` lends. The device stays open until the result is dropped.
     ///
+    /// A device has one of these at a time; another is refused with [`Error::InvalidValue`].
+    ///
     /// `bursar sleep PID` and `bursar wake PID` ask so, and `bursar run --sleep-when-stopped`.
     pub fn sleep_when_asked(
         &self,
@@ -241,10 +270,11 @@ impl Ledgers {
     ) -> Result<SleepWhenAsked> {
         // Opened beside the budget's, which may be that of a share: what the device uses is published there.
         let ledger = Ledger::for_device(gpu.context())?;
-        let (gpu, store) = (gpu.clone(), Box::new(store));
-        let asked = Arc::new(AskedMemory { gpu, store, options, state: Mutex::default(), changed: Condvar::new() });
+        let only = OnlyOne::of(gpu.context())?;
+        let (gpu, store, state) = (gpu.clone(), Box::new(store), Mutex::default());
+        let asked = Arc::new(AskedMemory { ledger, gpu, store, options, state, changed: Condvar::new() });
         let meets = asked.clone();
-        let listener = ledger.on_request(move |request| meets.meet(request));
-        Ok(SleepWhenAsked { asked, _listener: listener, _ledger: ledger })
+        let listener = asked.ledger.on_request(move |request| meets.meet(request));
+        Ok(SleepWhenAsked { asked, _listener: listener, _only: only })
     }
 }

@@ -113,12 +113,9 @@ impl RemoteCall {
         &self.name
     }
 
-    /// Withdraws the request. Returns whether the process had not begun, so that nothing has happened.
-    pub fn withdraw(self) -> Result<bool, LedgerError> {
-        self.withdraw_now()
-    }
-
-    fn withdraw_now(&self) -> Result<bool, LedgerError> {
+    /// Withdraws the request. Returns whether the process had not taken it, so that nothing has happened; otherwise
+    /// [`wait`](Self::wait) tells whether it gave up too, with [`RemoteError::Withdrawn`], or had begun.
+    pub fn withdraw(&self) -> Result<bool, LedgerError> {
         self.ledger.attachment.with_lock(LockWait::Usual, |locked| locked.withdraw_request(self.key))
     }
 }
@@ -127,7 +124,7 @@ impl Drop for RemoteCall {
     fn drop(&mut self) {
         if !self.ledger.attachment.is_forked() {
             // Where the lock is not available, the end of this process withdraws it.
-            let _ = self.withdraw_now();
+            let _ = self.withdraw();
         }
     }
 }
@@ -156,6 +153,20 @@ impl Ledger {
         let number = self.attachment.register_requests(Arc::new(meet));
         self.attachment.start_listener();
         RemoteListener { attachment: Arc::downgrade(&self.attachment), number }
+    }
+
+    /// Returns whether nobody waits any more for the request that this thread meets, in a callback of
+    /// [`on_request`](Self::on_request): it was withdrawn, or whoever made it has ended. A callback that has moved nothing returns
+    /// an error then, whatever it is, and the request has not happened.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::Ledger;
+    ///
+    /// assert!(!Ledger::private(Bytes::gib(8)).is_request_withdrawn(), "this thread meets none");
+    /// ```
+    pub fn is_request_withdrawn(&self) -> bool {
+        self.attachment.is_given_up_now()
     }
 
     /// Asks the process of that number to put its memory to sleep, or to wake it.

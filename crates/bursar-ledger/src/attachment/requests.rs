@@ -79,6 +79,15 @@ impl Attachment {
         SERVING.get().is_some_and(|(of, key)| of == self.address() && self.book.is_withdrawn(key))
     }
 
+    /// Returns the same after looking whether who asked is alive, which takes the lock.
+    pub(crate) fn is_given_up_now(&self) -> bool {
+        if self.is_serving() && !self.is_given_up() {
+            // Where the lock is not available, whoever has it sees the dead.
+            let _ = self.with_lock(LockWait::poll(self), |locked| locked.reclaim_dead_processes());
+        }
+        self.is_given_up()
+    }
+
     /// Returns whether this thread meets a request of another process.
     pub(crate) fn is_serving(&self) -> bool {
         SERVING.get().is_some_and(|(of, _)| of == self.address())
@@ -126,7 +135,7 @@ impl Attachment {
         let end = match self.run_callbacks(&callbacks, request.into()) {
             _ if callbacks.is_empty() => RemoteEnd::NotListening,
             Ok(report) => RemoteEnd::Done(report),
-            Err(error) if error.is_capacity() && self.book.is_withdrawn(key) => RemoteEnd::Withdrawn,
+            Err(_) if self.book.is_withdrawn(key) => RemoteEnd::Withdrawn,
             Err(error) => RemoteEnd::Failed(error),
         };
         SERVING.set(None);
