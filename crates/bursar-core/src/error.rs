@@ -225,7 +225,7 @@ pub enum Error {
         why: Box<str>,
     },
     /// The process was forked: what the parent opened stays the parent's.
-    #[error("this process was forked from the one that opened the ledger; open it anew after exec")]
+    #[error("this process was forked from the one that has the memory and the ledger; open them anew after exec")]
     Forked,
     /// Memory that sleeps, falls asleep, or is not awake yet.
     #[error("{what} of {device} {}: wake it first", if *is_moving { "is falling asleep or waking" } else { "is asleep" })]

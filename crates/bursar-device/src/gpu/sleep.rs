@@ -35,7 +35,8 @@ impl SleepOptions {
     }
 
     /// Has the blocks of a tag sleep, and of other tags that are given so, and no others. Their blocks must have been
-    /// [recorded](Gpu::record_tags).
+    /// [recorded](Gpu::record_tags). The memory of graphs has the tag `graph memory`, whatever its buffers were tagged with in the
+    /// capture: a graph needs all of it, so it sleeps as one.
     pub fn only(mut self, tag: AllocTag) -> Self {
         self.only.push(tag);
         self

@@ -14,8 +14,8 @@ pub(super) use following::VacatedRange;
 
 use super::frame_sizes::FrameSizes;
 use super::growth_plan::{FrameMove, PlacedFrame, StuckFrames, units};
-use super::runs::{Run, Runs};
-use bursar_core::{Bytes, Frame};
+use super::runs::{Run, Runs, UNIT};
+use bursar_core::{Bytes, DevicePtr, Frame};
 use holes::Holes;
 use page_set::PageSet;
 use std::collections::BTreeMap;
@@ -224,6 +224,15 @@ impl AddressSpace {
     /// Returns the frames that are mapped, in order: where each is, and how much of it can be granted.
     pub(super) fn placed(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.placed.iter().map(|(&at, placed)| (at, placed.len))
+    }
+
+    /// Returns how many bytes of a range lie in frames that are mapped.
+    pub(super) fn placed_bytes(&self, range: &Range<DevicePtr>) -> u64 {
+        let before = self.placed.range(..range.end.0.div_ceil(UNIT)).rev();
+        let part = |(&at, placed): (&u64, &PlacedFrame)| {
+            (at * UNIT).max(range.start.0)..((at + placed.len) * UNIT).min(range.end.0)
+        };
+        before.map(part).take_while(|part| part.start < part.end).map(|part| part.end - part.start).sum()
     }
 
     /// Takes a frame out that falls asleep, and returns whether blocks share it. Its addresses stay.

@@ -27,8 +27,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The sleeps of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SleepRecord {
+    /// The process whose memory it is.
+    process: u32,
     /// Read on the long path; written with the free lists locked.
     level: AtomicU8,
     sleeps: Mutex<Vec<Sleep>>,
@@ -38,6 +40,12 @@ pub(super) struct SleepRecord {
 const AWAKE: u8 = 0;
 const PARTLY: u8 = 1;
 const WHOLE: u8 = 2;
+
+impl Default for SleepRecord {
+    fn default() -> Self {
+        Self { process: std::process::id(), level: AtomicU8::new(AWAKE), sleeps: Mutex::default() }
+    }
+}
 
 impl SleepRecord {
     /// Returns whether anything sleeps, or is about to.
@@ -127,6 +135,10 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     fn begin_move(&self) -> Result<Moving<'_, F>> {
+        if self.state.sleep.process != std::process::id() {
+            // The frames are the parent's, and locks may be held by threads that are not here.
+            return Err(Error::Forked);
+        }
         let mut lists = self.state.lists();
         let begun = lists.asleep.begin_move();
         drop(lists);
@@ -422,18 +434,14 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
         let all: u64 = frames.iter().map(|frame| frame.bytes.get()).sum();
         let released = self.give_back(&mut frames, request.keep_place);
         let saved = contents.bytes();
-        let slept: u64 = live.iter().flatten().map(|range| range.end - range.start).sum::<u64>() + discarded;
-        let wanted = request.only.as_ref().map_or(slept, |(_, blocks)| {
-            blocks
-                .iter()
-                .filter(|block| self.addresses.contains(&(block.start.0 / UNIT)))
-                .map(|b| b.end.0 - b.start.0)
-                .sum()
+        let shared = request.only.as_ref().map_or(0, |(_, blocks)| {
+            let lists = self.state.lists();
+            blocks.iter().map(|block| lists.space.placed_bytes(block)).sum()
         });
         let tag = request.only.as_ref().map(|(tag, _)| *tag);
         let has_place = request.keep_place;
         self.state.sleep.sleeps().push(Sleep { number, id, tag, frames, free, contents, has_place });
-        let kept = Bytes(wanted.saturating_sub(slept) + all - released.get());
+        let kept = Bytes(shared + all - released.get());
         let (discarded, elapsed) = (Bytes(discarded), began.elapsed());
         Ok(SleepReport { released, saved, discarded, kept, waited, elapsed })
     }

@@ -6,8 +6,8 @@ use crate::rig::{FRAME, Rig, small};
 use crate::sleep_rig::Heap;
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper, WakeRequest,
-    tag,
+    Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper,
+    WakeRequest, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
 use bursar_sim::Sim;
@@ -188,4 +188,48 @@ fn z5_the_blocks_of_a_tag_sleep_while_others_are_used() {
         meanwhile.into_iter().chain([first, second]).for_each(|block| rig.free(block));
         rig.finish();
     }
+}
+
+/// Blocks that sleep already are not kept from it; what they share with others is, each time.
+#[test]
+fn z6_what_sleeps_already_is_not_reported_as_kept() {
+    let rig = Rig::new(Sim::seeded(5), 256, &PagePool::default());
+    let stream = rig.stream();
+    let [first, other, second] = [10 * FRAME, 1000, 6 * FRAME + 4096].map(|bytes| rig.allocate(bytes, stream));
+    let range = |block: &DeviceBlock| block.ptr()..block.ptr().offset(block.granted().get());
+    let request =
+        SleepRequest { only: Some((tag!("some"), vec![range(&first), range(&second)])), ..SleepRequest::default() };
+    let once = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    assert!(once.released >= Bytes(15 * FRAME) && once.kept < Bytes(2 * FRAME), "{once:?}");
+    let again = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    assert_eq!((again.released, again.saved, again.kept), (Bytes::ZERO, Bytes::ZERO, once.kept));
+    rig.pool.wake(&WakeRequest::default()).expect("awake");
+    [first, other, second].into_iter().for_each(|block| rig.free(block));
+    rig.finish();
+}
+
+/// A child has copies of the pool's books: what it moved would be its parent's memory.
+#[test]
+fn z9_a_process_that_was_forked_off_moves_nothing() {
+    let rig = Rig::new(Sim::immediate(), 64, &PagePool::default());
+    let stream = rig.stream();
+    let block = rig.allocate(FRAME, stream);
+    // SAFETY: the child uses nothing but the pool, which no other thread knows, and ends without cleaning up.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let slept = rig.pool.sleep(&Heap::default(), &SleepRequest::default());
+        let woken = rig.pool.wake(&WakeRequest::default());
+        let is_refused =
+            slept.is_err_and(|error| error == Error::Forked) && woken.is_err_and(|error| error == Error::Forked);
+        // SAFETY: ends this process, which nobody else is in.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is this function's own.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((ended, status), (child, 0), "it was not refused");
+    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.wake(&WakeRequest::default()).expect("awake");
+    rig.free(block);
+    rig.finish();
 }
