@@ -50,6 +50,7 @@ def main(words: list[str]) -> int:
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # By this name the ledger knows who it refused.
     libc.prctl(_PR_SET_NAME, holder_name(os.environ.get("RAY_JOB_ID", "")).encode(), 0, 0, 0)
+    # The program of `_ray_start.py`.
     worker, tell = _fork([sys.executable, "-m", f"{__package__}._ray_start", *words[1:]])
     environment, delegation = _set_aside(json.loads(words[0]), words[1:])
     with os.fdopen(tell, "w") as pipe:
