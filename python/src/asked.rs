@@ -25,6 +25,9 @@ struct Gate {
     changed: Condvar,
 }
 
+/// The interval at which a request that waits for work looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 struct GateState {
     /// The stretches of work under way.
     working: usize,
@@ -44,20 +47,28 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Lets no more work begin, and waits for what is under way. Returns whether that has ended.
-    fn close(&self, device: u32, patience: Duration) -> bool {
+    /// Lets no more work begin, and waits for what is under way, for as long as whoever asked does.
+    fn close(&self, device: u32, patience: Duration, is_withdrawn: impl Fn() -> bool) -> Result<(), Error> {
         let began = Instant::now();
-        let mut state = self.state();
-        state.closed.insert(device);
-        while state.working > 0 {
-            let Some(left) = patience.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else {
-                drop(state);
-                self.open(device);
-                return false;
+        loop {
+            let mut state = self.state();
+            state.closed.insert(device);
+            let left = patience.saturating_sub(began.elapsed());
+            if state.working > 0 && !left.is_zero() {
+                let woken = self.changed.wait_timeout(state, left.min(LOOK_EVERY));
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let working = state.working;
+            drop(state);
+            let what = match working {
+                _ if is_withdrawn() => "nobody waits for it any more",
+                0 => return Ok(()),
+                _ if began.elapsed() < patience => continue,
+                _ => "a stretch of work (`bursar.awake`) goes on",
             };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.open(device);
+            return Err(Error::InvalidValue { what });
         }
-        true
     }
 }
 
@@ -70,7 +81,8 @@ pub(crate) fn sleep_when_asked(py: Python<'_>, devices: Vec<u32>) -> Result<(), 
         for number in devices {
             let context = pool.device(DeviceId(number))?.context.clone();
             let ledger = Ledger::for_device(&context).map_err(Error::from)?;
-            let listener = ledger.on_request(move |request| meet(number, request));
+            let asked = ledger.clone();
+            let listener = ledger.on_request(move |request| meet(number, &asked, request));
             let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
             listening.retain(|(other, ..)| *other != number);
             listening.push((number, ledger, listener));
@@ -86,17 +98,11 @@ pub(crate) fn begin_work(py: Python<'_>, seconds: f64) -> Result<bool, Failure> 
     let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     Ok(py.detach(|| {
         let state = GATE.state();
-        let is_closed = |state: &mut GateState| !state.closed.is_empty();
-        let (mut state, _) =
+        let (mut state, waited) =
             GATE.changed.wait_timeout_while(state, patience, is_closed).unwrap_or_else(PoisonError::into_inner);
-        if state.closed.is_empty() {
-            state.working += 1;
-            return true;
-        }
-        let closed: Vec<u32> = state.closed.iter().copied().collect();
-        drop(state);
-        closed.into_iter().for_each(open_if_woken);
-        false
+        let begins = !waited.timed_out();
+        state.working += usize::from(begins);
+        begins
     }))
 }
 
@@ -109,13 +115,13 @@ pub(crate) fn end_work() {
     GATE.changed.notify_all();
 }
 
-/// Lets work begin again on a device that the program itself woke.
-fn open_if_woken(number: u32) {
-    let is_awake = pool::opened(number).is_none_or(|device| state_of(device) == SleepState::Awake);
-    let mut state = GATE.state();
-    if is_awake && !state.moving.contains(&number) {
-        state.closed.remove(&number);
-    }
+/// Returns whether no work may begin: memory of the pool sleeps, by whomever, or is about to.
+fn is_closed(GateState { closed, moving, .. }: &mut GateState) -> bool {
+    // The program itself may have woken it.
+    let sleeps = |number| pool::opened(number).is_some_and(|device| state_of(device) != SleepState::Awake);
+    closed.retain(|&number| moving.contains(&number) || sleeps(number));
+    let is_asleep = |device: &PoolDevice| matches!(state_of(device), SleepState::Asleep | SleepState::Moving);
+    !closed.is_empty() || pool::current().into_iter().flat_map(pool::Pool::opened).any(is_asleep)
 }
 
 fn state_of(device: &PoolDevice) -> SleepState {
@@ -124,30 +130,28 @@ fn state_of(device: &PoolDevice) -> SleepState {
 }
 
 /// Meets a request about a device, on a thread of the ledger.
-fn meet(number: u32, request: RemoteRequest) -> Result<RemoteReport, Error> {
+fn meet(number: u32, ledger: &Ledger, request: RemoteRequest) -> Result<RemoteReport, Error> {
     let Some(device) = pool::opened(number) else {
         return Ok(RemoteReport { was_so: true, ..RemoteReport::default() });
     };
     GATE.state().moving.insert(number);
-    let met = meet_with(device, number, request);
+    let met = meet_with(device, number, ledger, request);
     GATE.state().moving.remove(&number);
     met
 }
 
-fn meet_with(device: &PoolDevice, number: u32, request: RemoteRequest) -> Result<RemoteReport, Error> {
+fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteRequest) -> Result<RemoteReport, Error> {
     let is_so = |state: SleepState| state_of(device) == state;
     match request {
         RemoteRequest::Sleep { .. } if is_so(SleepState::Asleep) => {
             Ok(RemoteReport { was_so: true, ..RemoteReport::default() })
         }
         RemoteRequest::Sleep { keep_place, patience } => {
-            if !GATE.close(number, patience) {
-                return Err(Error::InvalidValue { what: "a stretch of work (`bursar.awake`) goes on" });
-            }
+            GATE.close(number, patience, || ledger.is_request_withdrawn())?;
             synchronize_libraries();
             let asked = SleepRequest { keep_place, patience, ..SleepRequest::default() };
             let slept = device.sleep(&asked);
-            if slept.is_err() && !is_so(SleepState::Asleep) {
+            if slept.is_err() {
                 GATE.open(number);
             }
             slept.map(RemoteReport::from)
