@@ -222,15 +222,26 @@ fn finish(
             continue;
         }
         let name = printable(call.name());
-        let has_begun = !call.withdraw()?;
+        let mut has_begun = !call.withdraw()?;
+        // One that only waits gives up as soon as it sees that nobody wants it any more.
+        match if has_begun { call.wait(ANSWER) } else { None } {
+            Some(Err(RemoteError::Withdrawn { .. })) => has_begun = false,
+            Some(ended) if signal.is_none() => return ended.map_err(|error| failure(error, ledger)),
+            _ => {}
+        }
         let message = match (has_begun, is_stopped(pid)) {
             (true, _) => {
                 format!("{name} (pid {pid}) has begun and was told that nobody waits: it finishes what it moves")
             }
             (false, true) => format!("{name} (pid {pid}) is stopped, and was not put to sleep or woken"),
+            (false, false) if signal.is_some() => format!("{name} (pid {pid}) had not begun, and is as it was"),
             (false, false) => format!("{name} (pid {pid}) did not answer in time, and is as it was"),
         };
-        let hint = if is_stopped(pid) { "`kill -CONT PID` continues it" } else { "--timeout SECONDS gives it longer" };
+        let hint = match is_stopped(pid) {
+            true => "`kill -CONT PID` continues it",
+            false if signal.is_some() => STATE_HINT,
+            false => "--timeout SECONDS gives it longer",
+        };
         let status = signal.map_or(1, |signal| 128 + signal);
         return Err(Failure::Process { message, hint, status });
     }

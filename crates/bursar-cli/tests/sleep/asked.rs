@@ -18,6 +18,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("z10_the_death_of_who_is_asked_is_told", the_death_of_who_is_asked_is_told),
     ("z10_a_stopped_program_is_named_and_not_asked_later", a_stopped_program_is_not_asked_later),
     ("z10_a_program_that_wakes_itself_goes_on", a_program_that_wakes_itself_goes_on),
+    ("z10_ctrl_c_ends_a_wait_for_work", ctrl_c_ends_a_wait_for_work),
+    ("z10_the_death_of_who_asks_ends_a_wait_for_work", the_death_of_who_asks_ends_a_wait_for_work),
 ];
 
 fn failed(output: &Output, status: i32, says: &str) {
@@ -136,6 +138,31 @@ fn ctrl_c_ends_a_wait_in_the_queue(rig: &Rig) {
 
 fn the_death_of_who_asks_ends_a_wait(rig: &Rig) {
     wait_in_the_queue(rig, Signal::KILL, None);
+}
+
+/// Starts a sleep that waits for work, ends the command, and checks that the program stays awake when its work has ended.
+fn wait_for_work(rig: &Rig, signal: Signal, status: Option<i32>, says: &str) {
+    let mut program = rig.start(8);
+    assert_eq!(program.say("work"), "working");
+    let pid = program.child.id().to_string();
+    let asking = rig.command(&["sleep", &pid, "--timeout", "600"]).spawn().expect("the command was built");
+    rig.wait_until_busy(&program);
+    kill_process(Pid::from_child(&asking), signal).expect("it is ours");
+    let output = ended(asking);
+    assert_eq!(output.status.code(), status);
+    assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    assert_eq!(program.say("rest"), "rested");
+    // Comes after whatever is left of the request.
+    failed(&rig.ask("wake", &program, &[]), 1, "is awake already");
+    assert_eq!(program.say("check"), "right");
+}
+
+fn ctrl_c_ends_a_wait_for_work(rig: &Rig) {
+    wait_for_work(rig, Signal::INT, Some(128 + 2), "had not begun, and is as it was");
+}
+
+fn the_death_of_who_asks_ends_a_wait_for_work(rig: &Rig) {
+    wait_for_work(rig, Signal::KILL, None, "");
 }
 
 fn the_death_of_who_is_asked_is_told(rig: &Rig) {

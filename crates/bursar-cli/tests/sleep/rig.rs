@@ -2,7 +2,7 @@
 
 use crate::common::{Folder, schema};
 use crate::roles;
-use bursar::ledger::{Ledger, Reading, Subject};
+use bursar::ledger::{Ledger, Reading, RemoteError, RemoteRequest, Subject};
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use rustix::process::{Pid, Signal, kill_process};
@@ -101,6 +101,24 @@ impl Rig {
         let output = ended(self.command(&words).spawn().expect("the command was built"));
         let value: Value = serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else");
         Bytes(value["devices"][0]["free"].as_u64().expect("a number"))
+    }
+
+    /// Waits until a request to a program is under way.
+    pub(crate) fn wait_until_busy(&self, program: &Program) {
+        let facts = device(&self.name).facts(DeviceId(0)).expect("it is there");
+        let ledger = Ledger::open_in(&self.folder.0, &Subject::device(&facts)).expect("somebody made it");
+        let until = Instant::now() + PATIENCE;
+        let wake = RemoteRequest::Wake { patience: Duration::ZERO };
+        loop {
+            match ledger.ask(program.child.id(), wake) {
+                Err(RemoteError::Busy { .. }) => return,
+                // It was awake: the request that is waited for comes later.
+                Ok(call) => drop(call.wait(PATIENCE)),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(Instant::now() < until, "nobody asks it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until the ledger is as wanted.
