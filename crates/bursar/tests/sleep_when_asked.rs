@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The time after which a test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const SLEEP: RemoteRequest = RemoteRequest::Sleep { keep_place: false, patience: PATIENCE };
+const SLEEP: RemoteRequest = RemoteRequest::Sleep { keep_place: false, patience: Duration::from_secs(600) };
 
 struct Rig {
     ledgers: Ledgers,
