@@ -82,8 +82,8 @@ impl Capture {
     /// buffer that the closure ends with, would otherwise spoil it.
     fn join(&self) -> Result<()> {
         let context = self.memory.context();
-        let beside = self.order.beside(self.stream).into_iter();
-        beside.map(|stream| context.order_captured(&self.order, stream, self.stream)).collect()
+        let mut beside = self.order.beside(self.stream).into_iter();
+        beside.try_for_each(|stream| context.order_captured(&self.order, stream, self.stream))
     }
 
     fn end_at_driver(&self) -> Result<RawGraph> {
