@@ -366,7 +366,9 @@ def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
 
 
 def test_y4_graphs_that_share_a_pool_hold_little_more_than_one() -> None:
-    graphs, kept, addresses = [torch.cuda.CUDAGraph() for _ in range(4)], [], set()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(4)]
+    kept: list[Any] = []
+    addresses: set[int] = set()
     before = bursar.statistics()[0].live
     for graph in graphs:
         with torch.cuda.graph(graph, pool=graphs[0].pool() if kept else None):
@@ -380,7 +382,8 @@ def test_y4_graphs_that_share_a_pool_hold_little_more_than_one() -> None:
     for graph in graphs:
         graph.replay()
     torch.cuda.synchronize()
-    del graphs, graph
+    graphs.clear()
+    graph = None
     gc.collect()
     assert bursar.statistics()[0].live - before < 4 << 20, "what no tensor has is back"
     del kept
