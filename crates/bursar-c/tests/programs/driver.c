@@ -1,22 +1,9 @@
 /* Memory on a stream that the program made with the driver itself, and a race of uses that Bursar puts in order. */
+#include "cuda.h"
 #include "require.h"
 #include <bursar.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-typedef struct CUstream_st *CUstream;
-typedef struct CUctx_st *CUcontext;
-extern int cuInit(unsigned);
-extern int cuDevicePrimaryCtxRetain(CUcontext *, int);
-extern int cuCtxSetCurrent(CUcontext);
-extern int cuStreamCreate(CUstream *, unsigned);
-extern int cuStreamDestroy_v2(CUstream);
-extern int cuStreamSynchronize(CUstream);
-extern int cuMemsetD8Async(unsigned long long, unsigned char, size_t, CUstream);
-extern int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
-extern int cuStreamWaitEvent(CUstream, void *, unsigned);
-extern int cuEventCreate(void **, unsigned);
-extern int cuEventRecord(void *, CUstream);
 
 int main(void) {
     bursar_driver_options options = {.struct_size = sizeof(options)};

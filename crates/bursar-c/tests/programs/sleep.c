@@ -1,13 +1,7 @@
 /* Y1, Z5: memory sleeps and wakes, at the same address and with the same contents, as a program that uses the driver sees it. */
+#include "cuda.h"
 #include "require.h"
 #include <string.h>
-
-typedef struct CUctx_st *CUcontext;
-extern int cuInit(unsigned);
-extern int cuDevicePrimaryCtxRetain(CUcontext *, int);
-extern int cuCtxSetCurrent(CUcontext);
-extern int cuMemcpyHtoD_v2(unsigned long long, const void *, size_t);
-extern int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
 
 enum { BYTES = 4 << 20 };
 static char before[BYTES], after[BYTES];

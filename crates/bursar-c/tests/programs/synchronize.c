@@ -1,18 +1,10 @@
 /* Y1: a stream that is closed while another thread waits for its work. Once the call has returned, nothing uses the CUstream any
  * more, and its owner destroys it. */
+#include "cuda.h"
 #include "require.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
-
-typedef struct CUstream_st *CUstream;
-typedef struct CUctx_st *CUcontext;
-extern int cuInit(unsigned);
-extern int cuDevicePrimaryCtxRetain(CUcontext *, int);
-extern int cuCtxSetCurrent(CUcontext);
-extern int cuStreamCreate(CUstream *, unsigned);
-extern int cuStreamDestroy_v2(CUstream);
-extern int cuLaunchHostFunc(CUstream, void (*)(void *), void *);
 
 static bursar_stream adopted;
 static atomic_int may_run, is_waiting, is_closed;
