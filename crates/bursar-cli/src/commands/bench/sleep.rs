@@ -307,8 +307,9 @@ struct Load {
 
 /// The number of streams of the load, so that the device has work while one of them is waited for.
 const STREAMS: usize = 4;
-/// The number of copies that are submitted to a stream before it is waited for.
-const BATCH: u32 = 8;
+/// The number of copies that are submitted to a stream before it is waited for: enough that the device has work for longer
+/// than a call of the driver takes, so that what the copies lose is counted and not what the thread does that submits them.
+const BATCH: u32 = 32;
 
 impl Load {
     fn start(opened: &OpenedDriver, bytes: Bytes) -> bursar::Result<Self> {
