@@ -56,7 +56,8 @@ impl<T: Pod> DeviceBuffer<T> {
         let bytes =
             (len as u64).checked_mul(size_of::<T>() as u64).ok_or(Error::InvalidSize { requested: u64::MAX })?;
         let block = if bytes == 0 {
-            gpu.context().check_stream(stream)?;
+            // Nothing is ordered on the stream, so one that is being captured will do.
+            gpu.context().hold(stream)?;
             None
         } else {
             let align = MIN_ALIGN.max(align_of::<T>() as u64);
@@ -149,7 +150,10 @@ impl<T: Pod> DeviceBuffer<T> {
     /// allocation and after every use that was submitted in any case.
     pub fn free_on(&mut self, stream: impl Into<Stream>) -> Result<()> {
         let stream = stream.into();
-        self.gpu.context().check_stream(stream)?;
+        match self.block {
+            Some(_) => self.gpu.context().check_stream(stream)?,
+            None => drop(self.gpu.context().hold(stream)?),
+        }
         self.freed_on = stream;
         Ok(())
     }

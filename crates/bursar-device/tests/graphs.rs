@@ -3,6 +3,8 @@
 
 #[path = "graphs/broken.rs"]
 mod broken;
+#[path = "graphs/buffers.rs"]
+mod buffers;
 #[path = "graphs/programs.rs"]
 mod programs;
 #[path = "graphs/sleep.rs"]

@@ -1,0 +1,30 @@
+//! Buffers of no elements inside captures.
+
+use super::pooled;
+use bursar_core::{Bytes, Error, Result, StreamMisuse, tag};
+use bursar_sim::Sim;
+
+#[test]
+fn z1_a_buffer_of_no_elements_holds_nothing_in_a_capture_too() {
+    let (sim, elsewhere) = (Sim::seeded(1), Sim::seeded(2));
+    let (gpu, other) = (pooled(&sim), pooled(&elsewhere));
+    let (stream, foreign) = (gpu.streams().lease().expect("room"), other.streams().lease().expect("room"));
+    let (graph, kept) = gpu
+        .capture(&stream, |capture| -> Result<_> {
+            for gpu in [capture.gpu(), &gpu] {
+                let mut freed = gpu.buffer::<u32>(0, capture.stream(), tag!("empty"))?;
+                freed.free_on(capture.stream())?;
+                gpu.submit(capture.stream(), |work| work.fill(&mut freed, 7))?;
+                assert_eq!((freed.bytes(), freed.block().is_some()), (Bytes::ZERO, false));
+                let refused = gpu.buffer::<u32>(0, *foreign, tag!("empty")).expect_err("not of this device");
+                assert!(matches!(refused, Error::StreamMisuse { why: StreamMisuse::OtherContext, .. }), "{refused}");
+                assert_eq!(freed.free_on(*foreign), Err(refused));
+            }
+            capture.gpu().zeros::<u32>(0, capture.stream(), tag!("kept"))
+        })
+        .expect("captured");
+    assert_eq!(graph.memory().held(), Bytes::ZERO);
+    graph.launch(&stream).expect("launched");
+    assert_eq!((kept.to_vec(), gpu.deferred_frees()), (Ok(vec![]), 0));
+    sim.assert_clean();
+}
