@@ -80,7 +80,23 @@ impl Gpu {
     /// Buffers of [`GpuCapture::gpu`] are allocated in that memory, at addresses that stay for as long as the graph lives; those
     /// dropped in the capture are used again by what comes after them there. Other buffers of the device are used as always:
     /// each launch is then ordered like any other work with them. What would wait for the stream is refused: reading and
-    /// writing from the host, [`zeros`](Self::zeros) and the like.
+    /// writing from the host, [`buffer_from`](Self::buffer_from) and the like.
+    ///
+    /// Nothing clears that memory between launches: a buffer holds what the last launch, or whoever wrote to it since, left
+    /// there. [`zeros`](Self::zeros) captures its fill, so that the buffer is zero from there on in every launch; and not before
+    /// the first, because nothing runs while it is captured.
+    ///
+    /// ```
+    /// # use bursar::{DeviceId, Gpu, Result, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let stream = gpu.streams().lease()?;
+    /// let (graph, mut sums) =
+    ///     gpu.capture(&stream, |capture| capture.gpu().zeros::<u32>(4, capture.stream(), tag!("sums")))?;
+    /// sums.fill(9)?;
+    /// graph.launch(&stream)?;
+    /// assert_eq!(sums.to_vec()?, [0; 4]);
+    /// # Ok::<(), bursar::Error>(())
+    /// ```
     pub fn capture<R, E: From<Error>>(
         &self,
         stream: impl Into<Stream>,

@@ -1,6 +1,6 @@
-//! Buffers of no elements inside captures.
+//! Buffers of no elements and of zeros inside captures.
 
-use super::pooled;
+use super::{LEN, add_one, pooled};
 use bursar_core::{Bytes, Error, Result, StreamMisuse, tag};
 use bursar_sim::Sim;
 
@@ -27,4 +27,30 @@ fn z1_a_buffer_of_no_elements_holds_nothing_in_a_capture_too() {
     graph.launch(&stream).expect("launched");
     assert_eq!((kept.to_vec(), gpu.deferred_frees()), (Ok(vec![]), 0));
     sim.assert_clean();
+}
+
+#[test]
+fn z1_zeros_in_a_capture_are_zero_at_each_launch_and_other_buffers_keep_what_they_held() {
+    for seed in 0..16 {
+        let sim = Sim::seeded(seed);
+        let gpu = pooled(&sim);
+        let stream = gpu.streams().lease().expect("room");
+        let (graph, (zeros, mut plain)) = gpu
+            .capture(&stream, |capture| -> Result<_> {
+                let mut zeros = capture.gpu().zeros::<u32>(LEN, capture.stream(), tag!("zeros"))?;
+                let mut plain = capture.gpu().buffer::<u32>(LEN, capture.stream(), tag!("plain"))?;
+                add_one(capture.gpu(), capture.stream(), &mut zeros)?;
+                add_one(capture.gpu(), capture.stream(), &mut plain)?;
+                Ok((zeros, plain))
+            })
+            .expect("captured");
+        plain.fill(10).expect("filled");
+        for launches in 1..4 {
+            graph.launch(&stream).expect("launched");
+            assert_eq!(zeros.to_vec().expect("read"), [1; LEN], "seed {seed}");
+            assert_eq!(plain.to_vec().expect("read"), [10 + launches; LEN], "seed {seed}");
+        }
+        drop((zeros, plain, graph));
+        sim.assert_clean();
+    }
 }
