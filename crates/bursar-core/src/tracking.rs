@@ -206,6 +206,9 @@ struct Uses {
     record: Record<'static>,
     marks: Mutex<Marks>,
     owner: OwnerId,
+    /// True once its owner gave the block up, which may take a while: it is set before the marks are looked at for the last
+    /// time, so that a use by somebody else is either seen there or sees it.
+    is_given_up: AtomicBool,
     /// True once the block was freed, or its token given away.
     is_over: AtomicBool,
 }
@@ -221,7 +224,8 @@ impl Uses {
             ..Record::new(Action::Use, block.device())
         };
         let (marks, owner) = (Mutex::new(Marks::born(block.stream(), born)), block.owner());
-        Self { context, record, marks, owner, is_over: AtomicBool::new(false) }
+        let (is_given_up, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { context, record, marks, owner, is_given_up, is_over }
     }
 
     #[inline]
@@ -355,8 +359,12 @@ impl DeclaredUse for Uses {
         self.owner
     }
 
-    fn check_tracked(&self) -> Result<()> {
-        match self.is_over.load(Ordering::Acquire) {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn check_owned(&self) -> Result<()> {
+        match self.is_given_up.load(Ordering::Acquire) {
             false => Ok(()),
             true => {
                 let Record { ptr, tag, .. } = self.record;

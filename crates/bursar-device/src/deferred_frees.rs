@@ -54,6 +54,7 @@ impl DeferredFrees {
         block: TrackedBlock,
         stream: Stream,
     ) -> Result<()> {
+        block.give_up();
         free_in_order(&**memory, block, stream).map_err(|RefusedTracked { block, error }| {
             report(memory.context(), block.block(), &error);
             self.count.fetch_add(1, Relaxed);

@@ -33,8 +33,11 @@ pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
     /// Returns the resource that made the block.
     fn owner(&self) -> OwnerId;
 
-    /// Fails if the block is not tracked any more: it was freed, or given away.
-    fn check_tracked(&self) -> Result<()>;
+    /// Fails if the block is its owner's no more: it was freed or given away, is being, or waits for its free.
+    fn check_owned(&self) -> Result<()>;
+
+    /// Returns whether the block was freed or given away, so that its uses order nothing any more.
+    fn is_over(&self) -> bool;
 
     /// Orders a use on `stream` by what else the block is used for; it ends when the result is dropped.
     fn begin_on(self: Arc<Self>, stream: Stream, access: Access) -> Result<Box<dyn Send>>;

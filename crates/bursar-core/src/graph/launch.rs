@@ -3,7 +3,7 @@
 
 use super::memory::GraphMemory;
 use crate::context::DeclaredUse;
-use crate::{Access, DeviceContext, DriverResult, Error, Holder, RawEvent, RawGraphExec, RawStream, Result, Stream};
+use crate::{Access, DeviceContext, DriverResult, Holder, RawEvent, RawGraphExec, RawStream, Result, Stream};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -184,8 +184,8 @@ impl Graph {
 
     /// Launches it in the order of a stream, after everything else that was submitted with what it uses.
     ///
-    /// Fails with [`Error::UseAfterFree`] where a buffer that it was captured with is gone, unless that was one of its own, and
-    /// with [`Error::Asleep`] where one of them sleeps, or any of its memory.
+    /// Fails with [`UseAfterFree`](crate::Error::UseAfterFree) where a buffer that it was captured with was dropped, unless that was
+    /// one of its own, and with [`Asleep`](crate::Error::Asleep) where one of them sleeps, or any of its memory.
     pub fn launch(&self, stream: impl Into<Stream>) -> Result<()> {
         let (shared, stream) = (&self.memory.shared, stream.into());
         let context = self.memory.context();
@@ -194,10 +194,13 @@ impl Graph {
         let _awake = shared.use_awake()?;
         let mut using = Vec::with_capacity(self.uses.len());
         for (uses, access) in &self.uses {
-            match uses.check_tracked() {
-                Ok(()) => using.push(uses.clone().begin_on(stream, *access)?),
-                Err(Error::UseAfterFree { .. }) if shared.is_of(&**uses) => {}
-                Err(error) => return Err(error),
+            if !shared.is_of(&**uses) {
+                uses.check_owned()?;
+                using.push(uses.clone().begin_on(stream, *access)?);
+                // A free that begins meanwhile either comes after the use or is seen here.
+                uses.check_owned()?;
+            } else if !uses.is_over() {
+                using.push(uses.clone().begin_on(stream, *access)?);
             }
         }
         for uses in shared.outputs_after(self.number) {
@@ -205,7 +208,7 @@ impl Graph {
             using.push(uses.begin_on(stream, Access::Write)?);
         }
         shared.launches.launch(context, shared.own, stream, |raw| {
-            // SAFETY: the graph lives as long as this, and its memory too. What else it uses is tracked, which was checked,
+            // SAFETY: the graph lives as long as this, and its memory too. What else it uses is owned, which was checked,
             // and the uses order it; what was captured without being declared is promised by whoever captured it.
             unsafe { context.driver().graph_launch(context.device(), self.exec, raw) }
         })

@@ -113,16 +113,16 @@ impl Shared {
 
     /// Remembers the uses of blocks of this memory that outlive the capture with this number.
     pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
-        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && uses.check_tracked().is_ok()).collect();
+        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && !uses.is_over()).collect();
         let mut state = self.state();
-        state.outputs.retain(|(_, uses)| uses.check_tracked().is_ok());
+        state.outputs.retain(|(_, uses)| !uses.is_over());
         state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
     }
 
     /// Returns the uses of blocks that outlive captures after the one with this number.
     pub(super) fn outputs_after(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
         let state = self.state();
-        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && uses.check_tracked().is_ok());
+        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && !uses.is_over());
         later.map(|(_, uses)| uses.clone()).collect()
     }
 

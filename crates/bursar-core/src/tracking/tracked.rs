@@ -108,9 +108,20 @@ impl TrackedBlock {
         Ok(self.uses.get_or_init(|| Arc::new(Uses::new(context.clone(), &self.block, self.born))))
     }
 
+    /// Says that its owner gives it up, though its free may have to wait: a graph that uses it is not launched any more.
+    pub fn give_up(&self) {
+        self.set_given_up(true);
+    }
+
+    /// Says whether its owner gives it up, and returns whether he had done so before.
+    fn set_given_up(&self, is_given_up: bool) -> bool {
+        self.uses.get().is_some_and(|uses| uses.is_given_up.swap(is_given_up, Ordering::AcqRel))
+    }
+
     /// Frees it in the order of `stream`, after every use on other streams that still matters.
     pub fn free(self, memory: &dyn DeviceMemoryResource, stream: impl Into<Stream>) -> Result<(), RefusedTracked> {
         let stream = stream.into();
+        let was_given_up = self.set_given_up(true);
         let ordered = self.uses.get().map_or(Ok(()), |uses| match uses.context.capture_of(stream) {
             Some(capture) => capture.end_uses(&uses.context, self.block.generation(), stream, Access::Write),
             None => uses.end_all_before(stream),
@@ -126,17 +137,21 @@ impl TrackedBlock {
             },
             Err(error) => (block, error),
         };
-        Err(RefusedTracked { block: Box::new(Self { block, born, can_track, uses }), error })
+        let refused = Self { block, born, can_track, uses };
+        refused.set_given_up(was_given_up);
+        Err(RefusedTracked { block: Box::new(refused), error })
     }
 
     /// Returns the token alone, once the stream that it was allocated on, or the heir of that if its adoption has
     /// ended, comes after every use. Where the driver fails to make that order, the uses are waited for; and where that
     /// cannot be done either, as for a stream that is being captured into a graph, the block comes back.
     pub fn into_block(self) -> Result<DeviceBlock, RefusedTracked> {
+        let was_given_up = self.set_given_up(true);
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());
             let ordered = context.on_lasting(home, |home| uses.end_all_before(home));
             if let Err(error) = ordered.or_else(|_| uses.wait_on_host()) {
+                self.set_given_up(was_given_up);
                 return Err(RefusedTracked { block: Box::new(self), error });
             }
         }
