@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
+from ._timeouts import seconds
 
 if TYPE_CHECKING:
     from ._native import PinnedMemory, Reservation
@@ -143,13 +144,13 @@ class Log:
         """The number of events that were lost, because the disk was too slow or failed."""
         return self._log.dropped
 
-    def flush(self, timeout: float = 10.0) -> bool:
+    def flush(self, timeout: float | None = 10.0) -> bool:
         """Writes what happened so far, and returns whether that was done in time."""
-        return self._log.flush(timeout)
+        return self._log.flush(seconds(timeout))
 
-    def close(self, timeout: float = 10.0) -> int:
+    def close(self, timeout: float | None = 10.0) -> int:
         """Ends the log and returns the number of events in it."""
-        return self._log.close(timeout)[0]
+        return self._log.close(seconds(timeout))[0]
 
     def __enter__(self) -> Log:
         return self

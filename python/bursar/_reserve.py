@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from . import _native
 from ._devices import DeviceName, device_index
 from .errors import InvalidValue
 from ._sizes import Size
+from ._timeouts import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -46,11 +46,9 @@ def reserve(
 
     Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
     """
-    if timeout is not None and not (timeout >= 0 and math.isfinite(timeout)):
-        raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {timeout!r}; None waits without end")
     if not 0 <= priority <= 255:
         raise InvalidValue(f"a priority is between 0 and 255, and not {priority!r}; the usual one is {NORMAL}")
-    return ReservationRequest(_native.parse_size(size), device, timeout, tenant, priority, label)
+    return ReservationRequest(_native.parse_size(size), device, checked_timeout(timeout), tenant, priority, label)
 
 
 class ReservationRequest(_native.ReservationBlock):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from . import _native
+from ._timeouts import seconds
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def sleep(
     *tags: str,
     discard: Iterable[str] | bool = (),
     keep_place: bool = False,
-    timeout: float = 60.0,
+    timeout: float | None = 60.0,
 ) -> SleepReport:
     """Puts the memory of the pool to sleep: all of it, or that of some tags, which go on to live at their addresses.
 
@@ -64,7 +65,8 @@ def sleep(
     :class:`Asleep`.
 
     The contents of the tags in ``discard``, or all with ``discard=True``, are given up. With ``keep_place`` the memory stays
-    charged, so that :func:`wake` is not refused. Streams are waited for, at most ``timeout`` seconds.
+    charged, so that :func:`wake` is not refused. Streams are waited for, at most ``timeout`` seconds,
+    or without end with ``timeout=None``.
 
     >>> import bursar
     >>> bursar.use_driver("sim", sim_devices="1x24GiB")
@@ -76,18 +78,20 @@ def sleep(
     >>> bursar.wake("weights").restored
     4194304
     """
+    patience = seconds(timeout)
     _synchronize()
     given_up = [] if isinstance(discard, bool) else list(discard)
-    return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, timeout))
+    return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, patience))
 
 
-def wake(*tags: str, timeout: float = 0.0) -> WakeReport:
+def wake(*tags: str, timeout: float | None = 0.0) -> WakeReport:
     """Wakes the memory of the pool: all that sleeps, or that of tags which were put to sleep by themselves.
 
     Where others have the memory meanwhile, it waits in the queue of the ledger, at most ``timeout`` seconds; a refusal raises
-    :class:`OutOfMemory`, and everything sleeps on.
+    :class:`OutOfMemory`, and everything sleeps on. While all of the pool sleeps, no tag of it wakes by itself: that raises
+    :class:`Asleep`.
     """
-    return WakeReport(*_native.wake(list(tags), timeout))
+    return WakeReport(*_native.wake(list(tags), seconds(timeout)))
 
 
 def sleep_when_asked(*devices: int) -> None:

@@ -80,6 +80,29 @@ def test_z8_a_place_is_kept_or_given_up(card: Card) -> None:
     assert buffer.ptr
 
 
+def test_z6_a_tag_of_a_pool_that_sleeps_as_a_whole_does_not_wake_by_itself() -> None:
+    with bursar.tag("weights"):
+        weights = bursar.Buffer("8MiB")
+    bursar.sleep()
+    with pytest.raises(bursar.Asleep, match="whole pool .*no tag.* is asleep"):
+        bursar.wake("weights")
+    assert bursar.wake().restored >= 8 << 20 and weights.ptr
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf")])
+def test_a_timeout_that_makes_no_sense_moves_nothing(wrong: float) -> None:
+    buffer = bursar.Buffer("2MiB")
+    with pytest.raises(ValueError, match="a timeout is a number of seconds, 0 or more"):
+        bursar.sleep(timeout=wrong)
+    assert bursar.sleep_state().state == "awake"
+    bursar.sleep(timeout=None)
+    with pytest.raises(ValueError, match="a timeout is a number of seconds, 0 or more"):
+        bursar.wake(timeout=wrong)
+    assert bursar.sleep_state().state == "asleep"
+    bursar.wake(timeout=None)
+    assert buffer.ptr
+
+
 ASKED = """
 import sys
 import bursar

@@ -449,9 +449,10 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move()?;
-        if request.only.is_some() {
+        if request.only.is_some() && self.state.lists().asleep.is_whole() {
             // A tag that sleeps by itself cannot be used while all of the pool sleeps.
-            self.check_awake(&self.state.lists())?;
+            let what = "the whole pool (so that no tag wakes by itself)";
+            return Err(Error::Asleep { device: self.context.device(), what, is_moving: false });
         }
         let is_meant = |sleep: &mut Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
         let meant: Vec<_> = self.state.sleep.sleeps().extract_if(.., is_meant).collect();

@@ -1,0 +1,28 @@
+"""Times to wait at most, given as a number of seconds; None waits without end."""
+
+from __future__ import annotations
+
+import math
+
+from .errors import InvalidValue
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Returns a time to wait, if it is one.
+
+    >>> checked_timeout(1.5), checked_timeout(None)
+    (1.5, None)
+    """
+    if timeout is not None and not (timeout >= 0 and math.isfinite(timeout)):
+        raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {timeout!r}; None waits without end")
+    return timeout
+
+
+def seconds(timeout: float | None) -> float:
+    """Returns a time to wait as a number, which is infinite where it has no end.
+
+    >>> seconds(1.5), seconds(None)
+    (1.5, inf)
+    """
+    checked = checked_timeout(timeout)
+    return math.inf if checked is None else checked
