@@ -16,9 +16,9 @@ mod wakeups;
 
 pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
-pub(crate) use publishers::PUBLISH_EVERY;
 pub use publishers::ProcessUsage;
-pub(crate) use reclaimers::ReclaimCallback;
+pub(crate) use publishers::{PUBLISH_EVERY, UsageCallback};
+pub(crate) use reclaimers::{CallbackSource, ReclaimCallback};
 pub(crate) use registry::{open_existing, open_private, open_shared};
 
 use crate::book::{Book, BookError, LockedBook, NodeKey, Shortfall};

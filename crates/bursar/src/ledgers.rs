@@ -112,7 +112,7 @@ impl OpenLedger {
         let ledger = Ledger::for_device(context)?.measured_by(|| Err(Error::NoDevice));
         let reclaimer = ledger
             .on_reclaim(move |_| pools.upgrade().map_or(Bytes::ZERO, |context| context.trim()))
-            .with_cached(move || caches.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
+            .with_cached_of(source(context), move || caches.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
         let publisher = publish_usage(&ledger, context);
         Ok(Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher })
     }
@@ -180,8 +180,17 @@ const HOLDERS: usize = 4;
 
 /// Has a ledger show what the stacks of a context use.
 fn publish_usage(ledger: &Ledger, context: &Arc<DeviceContext>) -> UsagePublisher {
-    let view = context.usage_view();
-    ledger.publish(move || usage(&view))
+    let (view, kept) = (context.usage_view(), Arc::downgrade(context));
+    ledger.publish_of(source(context), move || {
+        // While there is one who might look, no other context has the same address.
+        let _kept = &kept;
+        usage(&view)
+    })
+}
+
+/// Returns the number by which a ledger knows that several speak of one context.
+fn source(context: &Arc<DeviceContext>) -> usize {
+    Arc::as_ptr(context).addr()
 }
 
 /// Returns what the stacks of a device use, as far as its pools and the statistics know.

@@ -1,10 +1,11 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
 use bursar::fit::Spec;
-use bursar::ledger::{RefusalReason, Reservation, UsageReading};
+use bursar::ledger::{RefusalReason, Reservation, Subject, UsageReading};
 use bursar::memory::{Admission, ObservedResource};
 use bursar::prelude::*;
 use bursar::sim::Sim;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -245,4 +246,53 @@ fn m5_a_ledger_shows_what_pools_and_statistics_know_until_the_stacks_are_gone() 
     memory.deallocate(cache, stream).expect("its own");
     drop((memory, ledgers));
     assert_eq!(ledger.reading().expect("works").processes[0].usage, None);
+}
+
+/// The variable with the name of a device that a parent shares with the program below.
+const SHARED_DEVICE: &str = "BURSAR_TEST_SHARED_DEVICE";
+
+/// What a program uses is shown once, however many handles, stacks and shares it has. The next test runs it once more with a share.
+#[test]
+fn m5_what_several_handles_publish_of_a_device_is_shown_once() {
+    let shared = std::env::var(SHARED_DEVICE).ok();
+    let builder = Sim::builder().immediate().device(GPU);
+    let context = open(shared.iter().fold(builder, |builder, name| builder.named(name)).build());
+    let (one, other) = (Ledgers::default(), Ledgers::default());
+    let stacks = [&one, &one, &other].map(|ledgers| pool(ledgers, &context));
+    let ledgers = [&one, &other].map(|ledgers| ledgers.of(&context).expect("a ledger"));
+    assert_eq!(Ledgers::share(&context).expect("works").is_some(), shared.is_some());
+    let stream = context.create_stream(0).expect("a stream");
+    let block = stacks[0].allocate(2 << 30, 256, stream, tag!("weights")).expect("room");
+    cache(&stacks[1], Bytes::gib(1), stream);
+    for ledger in &ledgers {
+        let usage = shown(ledger, |usage| usage.live + usage.cached >= Bytes::gib(3));
+        assert_eq!((usage.live, usage.cached, usage.peak), (Bytes::gib(2), Bytes::gib(1), Bytes::gib(3)));
+    }
+    if shared.is_none() {
+        assert_eq!(one.available(&context).expect("works"), Bytes::gib(6), "what is cached is available once");
+    }
+    // Whoever ends takes nothing along that others still publish.
+    let [first, second, third] = stacks;
+    drop((one, other, third, second));
+    let usage = shown(&ledgers[0], |usage| usage.cached == Bytes::ZERO);
+    assert_eq!(usage.live, Bytes::gib(2));
+    first.deallocate(block, stream).expect("its own");
+}
+
+#[test]
+fn m5_a_program_with_a_share_shows_once_what_it_uses() {
+    let folder = std::env::temp_dir().join(format!("bursar-once-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("its own");
+    let name = format!("bursar-once-{}", std::process::id());
+    let context = open(Sim::builder().immediate().device(GPU).named(&name).shared_in(&folder).build());
+    let ledger = Ledger::open_in(&folder, &Subject::device(context.facts())).expect("a ledger");
+    let share = ledger.reserve(Bytes::gib(4)).and_then(Reservation::delegate).expect("room");
+    let test = "m5_what_several_handles_publish_of_a_device_is_shown_once";
+    let mut program = Command::new(std::env::current_exe().expect("this test"));
+    program.args(["--exact", test]).env("BURSAR_LEDGER_DIR", &folder).env(SHARED_DEVICE, &name);
+    let ended = program.env(Reservation::VARIABLE, share.token()).output().expect("started");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+    drop((share, ledger, context));
+    std::fs::remove_dir_all(folder).expect("its own");
 }

@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use crate::LedgerError;
-use crate::attachment::{Attachment, LockWait, ProcessUsage};
+use crate::attachment::{Attachment, CallbackSource, LockWait, ProcessUsage, UsageCallback};
 use crate::book::PublishedUsage;
 use crate::system::now_ms;
 use bursar_core::Bytes;
@@ -61,7 +61,33 @@ impl Ledger {
     ///
     /// Nothing is published after the process has ended, and nothing of it stays: its usage goes with its place in the ledger.
     pub fn publish(&self, usage: impl Fn() -> ProcessUsage + Send + Sync + 'static) -> UsagePublisher {
-        let number = self.attachment.publishers.register(Arc::new(usage));
+        self.publish_from(None, Arc::new(usage))
+    }
+
+    /// Publishes as [`publish`](Self::publish) does what is used of one `source`, a number of the caller's choice such as an
+    /// address. Of several about one source only one is asked, so that nothing is added up twice.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::{Ledger, ProcessUsage};
+    ///
+    /// let ledger = Ledger::private(Bytes::gib(8));
+    /// let usage = || ProcessUsage { live: Some(Bytes::gib(2)), ..ProcessUsage::default() };
+    /// let publishers = [7, 7, 8].map(|source| ledger.publish_of(source, usage));
+    /// publishers[0].publish_now();
+    /// assert_eq!(ledger.reading()?.processes[0].usage.clone().unwrap().live, Bytes::gib(4));
+    /// # Ok::<(), bursar::ledger::LedgerError>(())
+    /// ```
+    pub fn publish_of(
+        &self,
+        source: usize,
+        usage: impl Fn() -> ProcessUsage + Send + Sync + 'static,
+    ) -> UsagePublisher {
+        self.publish_from(Some(source), Arc::new(usage))
+    }
+
+    fn publish_from(&self, source: CallbackSource, usage: Arc<UsageCallback>) -> UsagePublisher {
+        let number = self.attachment.publishers.register(source, usage);
         self.attachment.start_listener();
         self.attachment.wakeups.wake_listener(&self.attachment.book);
         UsagePublisher { attachment: Arc::downgrade(&self.attachment), number }

@@ -38,7 +38,16 @@ impl Reclaimer {
     /// to a newcomer.
     pub fn with_cached(self, cached: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
         if let Some(attachment) = self.attachment.upgrade() {
-            attachment.reclaimers.register_cached(self.number, Arc::new(cached));
+            attachment.reclaimers.register_cached(self.number, None, Arc::new(cached));
+        }
+        self
+    }
+
+    /// Adds a callback as [`with_cached`](Self::with_cached) does, about one `source`, a number of the caller's choice such as an
+    /// address. Of several about one source only one is asked, so that nothing is added up twice.
+    pub fn with_cached_of(self, source: usize, cached: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
+        if let Some(attachment) = self.attachment.upgrade() {
+            attachment.reclaimers.register_cached(self.number, Some(source), Arc::new(cached));
         }
         self
     }

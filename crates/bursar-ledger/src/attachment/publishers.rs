@@ -1,5 +1,6 @@
 //! The callbacks that say what this process uses, and when what they say is published.
 
+use super::reclaimers::{CallbackSource, of_each_source};
 use super::{Attachment, LockWait};
 use crate::book::PublishedUsage;
 use crate::system::now_ms;
@@ -61,7 +62,7 @@ pub(crate) struct Publishers {
 #[derive(Default)]
 struct PublisherState {
     next: u64,
-    callbacks: Vec<(u64, Arc<UsageCallback>)>,
+    callbacks: Vec<(u64, CallbackSource, Arc<UsageCallback>)>,
     /// The most that was ever said to be held.
     peak: Bytes,
 }
@@ -76,18 +77,18 @@ impl Publishers {
     }
 
     /// Registers a callback and returns its number.
-    pub(crate) fn register(&self, usage: Arc<UsageCallback>) -> u64 {
+    pub(crate) fn register(&self, source: CallbackSource, usage: Arc<UsageCallback>) -> u64 {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        state.callbacks.push((number, usage));
+        state.callbacks.push((number, source, usage));
         number
     }
 
     /// Removes a callback. Returns whether none is left.
     fn unregister(&self, number: u64) -> bool {
         let mut state = self.state();
-        state.callbacks.retain(|(other, _)| *other != number);
+        state.callbacks.retain(|(other, ..)| *other != number);
         state.callbacks.is_empty()
     }
 
@@ -108,9 +109,10 @@ impl fmt::Debug for Publishers {
 impl Attachment {
     /// Publishes what the callbacks say, if there are any and the lock is to be had. They are called with nothing locked.
     pub(crate) fn publish_usage(&self) {
-        let callbacks = self.publishers.state().callbacks.clone();
+        let mut callbacks = self.publishers.state().callbacks.clone();
+        of_each_source(&mut callbacks, |(_, source, _)| *source);
         let mut usage = ProcessUsage { live: Some(Bytes::ZERO), ..ProcessUsage::default() };
-        for (_, callback) in callbacks {
+        for (.., callback) in callbacks {
             if let Some(part) = self.reclaimers.catch_panic("a usage callback", || callback()) {
                 usage.add(part);
             }

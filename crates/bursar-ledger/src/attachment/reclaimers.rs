@@ -11,12 +11,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) type ReclaimCallback = dyn Fn(Bytes) -> Bytes + Send + Sync;
 type CachedCallback = dyn Fn() -> Bytes + Send + Sync;
 
+/// The source that callbacks speak of, by a number of their own: of several about one source, one is asked. Without a number, each
+/// speaks of something else.
+pub(crate) type CallbackSource = Option<usize>;
+
+/// Leaves one callback of each source.
+pub(crate) fn of_each_source<C>(callbacks: &mut Vec<C>, source: impl Fn(&C) -> CallbackSource) {
+    let mut seen = Vec::new();
+    callbacks.retain(|callback| match source(callback) {
+        Some(source) if seen.contains(&source) => false,
+        Some(source) => {
+            seen.push(source);
+            true
+        }
+        None => true,
+    });
+}
+
 /// The callbacks of this process: those that give memory back, and those that say how much they could.
 #[derive(Default)]
 pub(crate) struct Reclaimers {
     next: AtomicU64,
     reclaim: Mutex<Vec<(u64, Arc<ReclaimCallback>)>>,
-    cached: Mutex<Vec<(u64, Arc<CachedCallback>)>>,
+    cached: Mutex<Vec<(u64, CallbackSource, Arc<CachedCallback>)>>,
     /// The message of the first panic of a callback, a probe or a waker.
     panic: Mutex<Option<String>>,
 }
@@ -54,15 +71,15 @@ impl Reclaimers {
     }
 
     /// Adds a callback that says what is cached, under the number of another callback.
-    pub(crate) fn register_cached(&self, number: u64, cached: Arc<CachedCallback>) {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner).push((number, cached));
+    pub(crate) fn register_cached(&self, number: u64, source: CallbackSource, cached: Arc<CachedCallback>) {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).push((number, source, cached));
     }
 
     /// Removes the callbacks of a number.
     pub(crate) fn unregister(&self, number: u64) {
         let is_other = |other: u64| other != number;
         self.reclaim.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| is_other(*other));
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| is_other(*other));
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, ..)| is_other(*other));
     }
 
     /// Returns the message of the first panic of a callback, a probe or a waker.
@@ -72,9 +89,10 @@ impl Reclaimers {
 
     /// Returns the bytes that pools of this process hold without using them, according to their callbacks.
     pub(crate) fn cached(&self) -> Bytes {
-        let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        of_each_source(&mut callbacks, |(_, source, _)| *source);
         let sizes =
-            callbacks.iter().filter_map(|(_, cached)| self.catch_panic("a callback for what is cached", || cached()));
+            callbacks.iter().filter_map(|(.., cached)| self.catch_panic("a callback for what is cached", || cached()));
         sizes.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
