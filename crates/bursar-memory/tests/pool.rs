@@ -43,3 +43,5 @@ mod stuck_frames;
 mod threads;
 #[path = "pool/trim.rs"]
 mod trim;
+#[path = "pool/waking.rs"]
+mod waking;

@@ -206,7 +206,7 @@ impl fmt::Display for SleepState {
 pub struct SleepReading {
     /// The state.
     pub state: SleepState,
-    /// The device memory that waking takes.
+    /// The device memory that waking takes, at most: pages of which every block is freed by then are not taken.
     pub asleep: Bytes,
     /// The host memory that contents lie in.
     pub on_host: Bytes,
@@ -320,6 +320,13 @@ impl DeviceContext {
         self.sleepers.count.store(all.sets.len(), SeqCst);
     }
 
+    /// Takes a range that nobody has a block in any more out of everything that sleeps: what is mapped there next is awake.
+    pub fn abandon_asleep(&self, range: &Range<DevicePtr>) {
+        for (_, ranges) in &mut self.sleepers.ranges().sets {
+            cut(ranges, range.start.0..range.end.0);
+        }
+    }
+
     /// Refuses an address that lies in a range which sleeps, at the price of one load where none does.
     #[inline]
     pub fn check_awake(&self, ptr: DevicePtr) -> Result<()> {
@@ -355,5 +362,15 @@ impl DeviceContext {
             true => Err(Error::Asleep { device: self.device, what: "a block", is_moving: false }),
             false => Ok(()),
         }
+    }
+}
+
+/// Takes a range out of ranges that do not overlap.
+fn cut(ranges: &mut BTreeMap<u64, u64>, cut: Range<u64>) {
+    let overlapping = ranges.range(..cut.end).rev().take_while(|&(_, &end)| cut.start < end);
+    for (start, end) in overlapping.map(|(&start, &end)| (start, end)).collect::<Vec<_>>() {
+        ranges.remove(&start);
+        let left = [(start, cut.start), (cut.end, end)].into_iter().filter(|(start, end)| start < end);
+        ranges.extend(left);
     }
 }

@@ -233,4 +233,11 @@ pub enum Note {
         /// The length in bytes.
         bytes: u64,
     },
+    /// A range that slept does not wake: every block in it was freed meanwhile, and other memory may be mapped there.
+    Abandoned {
+        /// The first address.
+        ptr: DevicePtr,
+        /// The length in bytes.
+        bytes: u64,
+    },
 }

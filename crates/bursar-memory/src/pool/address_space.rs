@@ -253,6 +253,17 @@ impl AddressSpace {
         self.placed.insert(at, placed);
     }
 
+    /// Takes the pages of a frame that sleeps out of which nothing wakes: `pieces` of it are left.
+    pub(super) fn cut_asleep(&mut self, at: u64, pieces: &[Range<u64>]) {
+        if let Some(len) = self.asleep.remove(&at) {
+            self.exclusive.remove(at, len);
+        }
+        for piece in pieces {
+            self.exclusive.insert(piece.start, piece.end - piece.start);
+            self.asleep.insert(piece.start, piece.end - piece.start);
+        }
+    }
+
     /// Lets blocks share the frames of which a block has a part, however long they are.
     pub(super) fn open_for(&mut self, at: u64, len: u64) {
         debug_assert!(self.first_asleep(at, len).is_none(), "{len} at {at} are awake");

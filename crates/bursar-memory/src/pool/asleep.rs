@@ -2,6 +2,7 @@
 //!
 //! A frame that sleeps is out of the address space, and its addresses are in no hole: nobody maps anything there. What is
 //! free of it is out of the lists. What is in use of it stays its user's, and a free of it is remembered until it wakes.
+//! Pages that nothing is in use of do not wake ([`FreeLists::abandon_unused`]): their addresses become a hole.
 //!
 //! **Nothing that sleeps is granted, at no price for a pool that is awake.** Whoever falls asleep says so and then raises
 //! an alarm, so that every thread leaves the short path; on the long one, magazines are not used while anything sleeps. A
@@ -21,7 +22,7 @@ use std::ops::Range;
 pub(super) type Ranges = BTreeMap<u64, u64>;
 
 /// Ranges of addresses in order, in units.
-type Extents = Vec<Range<u64>>;
+pub(super) type Extents = Vec<Range<u64>>;
 
 /// Returns the range that holds an address.
 fn range_of(ranges: &Ranges, at: u64) -> Option<Range<u64>> {
@@ -145,6 +146,55 @@ impl FreeLists {
         Some(falling)
     }
 
+    /// Abandons the pages that nothing is in use of, out of frames of a sleep that are mapped nowhere: each a first address
+    /// and a length. `free` are the runs that are free in them. What is left of each frame is returned, in order, and the
+    /// pages that are not; nothing is mapped at their addresses until those are released.
+    pub(super) fn abandon_unused(
+        &mut self,
+        frames: impl Iterator<Item = (u64, u64)>,
+        free: &mut Vec<Run>,
+    ) -> (Vec<Extents>, Ranges) {
+        self.sweep_asleep();
+        let page = self.space.granule();
+        let mut unused: Ranges = free.iter().map(|run| (run.at, run.end())).collect();
+        unused.extend(self.asleep.frees.iter().map(|free| (free.at, free.at + free.len)));
+        unused.extend(self.asleep.swept.iter().map(|(_, run)| (run.at, run.end())));
+        let (mut left, mut abandoned) = (Vec::new(), Ranges::new());
+        for (at, len) in frames {
+            let used = in_pages(&outside(at..at + len, &unused), at, page);
+            let unused = outside(at..at + len, &used.iter().map(|range| (range.start, range.end)).collect());
+            if !unused.is_empty() {
+                self.space.cut_asleep(at, &used);
+                abandoned.extend(unused.into_iter().map(|range| (range.start, range.end)));
+            }
+            left.push(used);
+        }
+        if !abandoned.is_empty() {
+            self.cut_abandoned(&abandoned, free);
+        }
+        (left, abandoned)
+    }
+
+    /// Takes pages that were abandoned out of all that is known of what sleeps.
+    fn cut_abandoned(&mut self, abandoned: &Ranges, free: &mut Vec<Run>) {
+        let rest = |at: u64, len: u64| {
+            let rest = outside(at..at + len, abandoned);
+            rest.into_iter().map(|Range { start, end }| (start, end - start))
+        };
+        let of_run = |run: Run| rest(run.at, run.len).map(move |(at, len)| Run { at, len, ..run });
+        let Asleep { sleeps, frees, swept, .. } = &mut self.asleep;
+        *free = std::mem::take(free).into_iter().flat_map(of_run).collect();
+        *swept =
+            std::mem::take(swept).into_iter().flat_map(|(list, run)| of_run(run).map(move |run| (list, run))).collect();
+        let of_free =
+            |free: UnorderedFree| rest(free.at, free.len).map(move |(at, len)| UnorderedFree { at, len, ..free });
+        *frees = std::mem::take(frees).into_iter().flat_map(of_free).collect();
+        for (_, ranges) in sleeps {
+            let of_range = |(start, end): (u64, u64)| rest(start, end - start).map(|(at, len)| (at, at + len));
+            *ranges = std::mem::take(ranges).into_iter().flat_map(of_range).collect();
+        }
+    }
+
     /// Ends a sleep: its frames are mapped where they were, and what was free of them is free again. What was freed
     /// meanwhile is [unordered](Self::unordered), and is to be put in order next.
     pub(super) fn end_sleep(&mut self, sleep: u64, falling: FallingFrames) {
@@ -229,6 +279,25 @@ fn parts_in(run: Run, ranges: &Ranges) -> Vec<Run> {
         Run { at, len: end.min(run.end()) - at, stamp: run.stamp }
     };
     parts.into_iter().map(part).collect()
+}
+
+/// Returns the parts of a range that lie in none of others.
+fn outside(range: Range<u64>, others: &Ranges) -> Extents {
+    split(range, others, |at| Some(at..u64::MAX)).map_or_else(Extents::new, |(outside, _)| outside)
+}
+
+/// Returns the pages that ranges have a part of, where pages are counted from `start`; those side by side are one range.
+fn in_pages(ranges: &[Range<u64>], start: u64, page: u64) -> Extents {
+    let mut pages = Extents::new();
+    for range in ranges {
+        let (from, to) =
+            (start + (range.start - start) / page * page, start + (range.end - start).next_multiple_of(page));
+        match pages.last_mut() {
+            Some(last) if from <= last.end => last.end = last.end.max(to),
+            _ => pages.push(from..to),
+        }
+    }
+    pages
 }
 
 /// Splits a frame into what is in use and what is free; `None` where a part of it is neither free nor, by `live`, of what

@@ -36,6 +36,15 @@ pub(super) struct SavedRange {
     offset: usize,
 }
 
+impl SavedRange {
+    /// Returns the part that lies within addresses.
+    fn within(&self, within: &Range<DevicePtr>) -> Option<Self> {
+        let (start, end) = (self.ptr.max(within.start), self.ptr.offset(self.bytes).min(within.end));
+        let offset = self.offset + start.0.checked_sub(self.ptr.0)? as usize;
+        (start < end).then(|| Self { ptr: start, bytes: end.0 - start.0, piece: self.piece, offset })
+    }
+}
+
 /// The plan for contents: the lengths of pieces of host memory, and what lies where in them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ContentsPlan {
@@ -142,13 +151,23 @@ impl Contents {
         Ok(())
     }
 
-    /// Submits the copies of some ranges back to where they were.
-    pub(super) fn restore(&mut self, streams: &CopyStreams<'_>, ranges: Range<usize>) -> Result<()> {
-        for &SavedRange { ptr, bytes, piece, offset } in &self.ranges[ranges] {
+    /// Submits the copies of some ranges back to where they were, as far as they lie `within` addresses; returns how much
+    /// that is.
+    pub(super) fn restore(
+        &mut self,
+        streams: &CopyStreams<'_>,
+        ranges: Range<usize>,
+        within: &Range<DevicePtr>,
+    ) -> Result<Bytes> {
+        let mut restored = 0;
+        for SavedRange { ptr, bytes, piece, offset } in
+            self.ranges[ranges].iter().filter_map(|saved| saved.within(within))
+        {
             let from = self.pieces[piece].host_ptr().wrapping_add(offset).cast_const();
             streams.submit(piece, |context, raw| driver_calls::copy_to_device(context, raw, ptr, from, bytes))?;
+            restored += bytes;
         }
-        Ok(())
+        Ok(Bytes(restored))
     }
 }
 

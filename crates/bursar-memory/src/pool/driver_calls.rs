@@ -71,6 +71,12 @@ pub(super) fn note_awake(context: &DeviceContext, at: u64, len: u64) {
     unsafe { context.note(Note::Awake { ptr: ptr(at), bytes: len * UNIT }) };
 }
 
+/// Tells a driver that listens that a range which slept does not wake, since no block is in it any more.
+pub(super) fn note_abandoned(context: &DeviceContext, at: u64, len: u64) {
+    // SAFETY: the range is the pool's.
+    unsafe { context.note(Note::Abandoned { ptr: ptr(at), bytes: len * UNIT }) };
+}
+
 /// Waits for a stream that is held.
 pub(super) fn synchronize(context: &DeviceContext, raw: RawStream) -> Result<(), DriverError> {
     // SAFETY: the stream is held.

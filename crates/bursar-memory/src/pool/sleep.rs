@@ -8,13 +8,13 @@
 //! 4. Frames are unmapped and *released*, which ends their charge. One that the driver does not let go of stays, and is
 //!    charged; the pool is asleep all the same, and waking takes it as it is.
 //!
-//! Waking makes, maps and fills the frames one after the other, so that copies run while the next frames are made. The
-//! contents stay on the host until all are back: a failure gives the frames back again, and the pool is asleep as before.
+//! `waking.rs` has the way back.
+
+mod waking;
 
 use super::asleep::{FallingFrame, FallingFrames, IsMoving, Ranges};
-use super::contents::{Contents, ContentsPlan, CopyStreams};
+use super::contents::{Contents, ContentsPlan};
 use super::free_lists::FreeLists;
-use super::growth_plan::PlacedFrame;
 use super::runs::{Run, UNIT};
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{
@@ -24,7 +24,7 @@ use bursar_core::{
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The sleeps of a pool.
 #[derive(Debug)]
@@ -198,12 +198,18 @@ impl<F: FrameSource> PagePoolResource<F> {
         if !self.context.listens() {
             return;
         }
+        // Page by page, since each may be abandoned before it wakes.
+        let page = self.state.lists().space.granule();
         for (frame, live) in frames.iter().zip(live) {
-            driver_calls::note_asleep(&self.context, frame.at, frame.placed.len);
-            let saved = |range: &Range<u64>| {
-                driver_calls::note_saved(&self.context, DevicePtr(range.start), range.end - range.start);
-            };
-            live.iter().for_each(saved);
+            for at in (frame.at..frame.at + frame.placed.len).step_by(page as usize) {
+                driver_calls::note_asleep(&self.context, at, page);
+                for range in live {
+                    let (start, end) = (range.start.max(at * UNIT), range.end.min((at + page) * UNIT));
+                    if start < end {
+                        driver_calls::note_saved(&self.context, DevicePtr(start), end - start);
+                    }
+                }
+            }
         }
     }
 
@@ -261,102 +267,6 @@ impl<F: FrameSource> PagePoolResource<F> {
             }
         })
     }
-
-    /// Takes memory for a frame that sleeps, in its place, and maps it where it was.
-    fn take_back(&self, frame: &mut SleepingFrame) -> Result<Bytes> {
-        let (context, mut taken) = (&self.context, Bytes::ZERO);
-        let of = match std::mem::replace(&mut frame.physical, Physical::Released) {
-            Physical::Mapped(of) => {
-                frame.physical = Physical::Mapped(of);
-                return Ok(taken);
-            }
-            Physical::Unmapped(of) => of,
-            Physical::Released => {
-                let of = self.source.create_frame_in_place(frame.bytes)?;
-                self.state.lists().space.count_made(of.bytes());
-                taken = of.bytes();
-                of
-            }
-        };
-        match driver_calls::map(context, frame.at, &of) {
-            Ok(()) => frame.physical = Physical::Mapped(of),
-            Err(error) => {
-                frame.physical = Physical::Unmapped(of);
-                return Err(context.failed(error));
-            }
-        }
-        driver_calls::allow_access(context, frame.at, frame.len).map_err(|error| context.failed(error))?;
-        Ok(taken)
-    }
-
-    /// Takes a place with the limits: at once, or in the turn of whoever waits for it; before a refusal every other pool of
-    /// the device gives back what it can.
-    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
-        match self.source.take_place(bytes, Duration::ZERO) {
-            Err(refused) if refused.is_capacity() => {
-                self.context.trim();
-                self.source.take_place(bytes, patience)
-            }
-            taken => taken,
-        }
-    }
-
-    /// Takes memory for all frames of a sleep and copies their contents back; returns how much was taken. An error says
-    /// whether something may still be copied.
-    fn restore(&self, sleep: &mut Sleep) -> Result<Bytes, (Error, bool)> {
-        let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
-        let Sleep { frames, contents, .. } = sleep;
-        let mut taken = Bytes::ZERO;
-        let submitted = frames.iter_mut().try_for_each(|frame| {
-            taken = taken.saturating_add(self.take_back(frame)?);
-            contents.restore(&streams, frame.saved.clone())
-        });
-        let settled = streams.settle();
-        if settled.as_ref().is_err_and(|unsettled| unsettled.may_be_in_flight) {
-            return settled.map(|()| taken).map_err(|unsettled| (unsettled.error, true));
-        }
-        let settled = settled.map_err(|unsettled| unsettled.error);
-        submitted.and(settled).map(|()| taken).map_err(|error| (error, false))
-    }
-
-    /// Wakes what one call put to sleep; after an error it sleeps as before.
-    fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
-        if !sleep.has_place
-            && let Err(refused) = self.take_place(sleep.asleep(), patience)
-        {
-            self.state.sleep.sleeps().push(sleep);
-            return Err(refused);
-        }
-        match self.restore(&mut sleep) {
-            Ok(taken) => {
-                let restored = sleep.contents.bytes();
-                let Sleep { number, id, frames, free, .. } = sleep;
-                self.end_sleep(
-                    number,
-                    id,
-                    FallingFrames { frames: frames.into_iter().filter_map(awake).collect(), free },
-                );
-                Ok(WakeReport { taken, restored, ..WakeReport::default() })
-            }
-            Err((error, may_be_copied)) => {
-                if !may_be_copied {
-                    // What was made in the place goes back to it.
-                    self.give_back(&mut sleep.frames, true);
-                }
-                if !sleep.has_place {
-                    self.source.give_up_place(sleep.asleep());
-                }
-                self.state.sleep.sleeps().push(sleep);
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Returns a frame that is mapped where it was.
-fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
-    let Physical::Mapped(frame) = physical else { return None };
-    Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new() })
 }
 
 /// The one who falls asleep or wakes, until this is dropped.
@@ -454,8 +364,12 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             let what = "the whole pool (so that no tag wakes by itself)";
             return Err(Error::Asleep { device: self.context.device(), what, is_moving: false });
         }
-        let is_meant = |sleep: &mut Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
-        let meant: Vec<_> = self.state.sleep.sleeps().extract_if(.., is_meant).collect();
+        // Also what sleeps on gives up what it needs no more: a place may be kept for it.
+        let mut all = std::mem::take(&mut *self.state.sleep.sleeps());
+        all.iter_mut().for_each(|sleep| self.abandon_unused(sleep));
+        let is_meant = |sleep: &Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
+        let (meant, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_meant);
+        self.state.sleep.sleeps().extend(others);
         // The last to fall asleep is the first to wake: that which has all of the pool comes before tags.
         let (mut report, mut meant) = (WakeReport::default(), meant.into_iter().rev());
         while let Some(sleep) = meant.next() {

@@ -1,4 +1,4 @@
-//! Z5 to Z9 together: programs with sleeps and wakes that a seed makes, on the simulator that reports every access which
+//! Z5 to Z9 and Z14 together: programs with sleeps and wakes that a seed makes, on the simulator that reports every access which
 //! nothing orders and everything that is woken without its contents; and the same programs over parts that are broken on
 //! purpose, which are found.
 //!
@@ -13,6 +13,7 @@ use bursar_core::{
 };
 use bursar_memory::PagePool;
 use bursar_sim::Random;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -39,13 +40,15 @@ struct Program<'a> {
     is_whole: bool,
     /// The bytes that somebody else has of the purse.
     others: Bytes,
+    /// The pages of the longest frame.
+    frame_pages: u64,
 }
 
 impl<'a> Program<'a> {
-    fn new(rig: &'a SleepRig, seed: u64) -> Self {
+    fn new(rig: &'a SleepRig, seed: u64, frame_pages: u64) -> Self {
         let streams = (0..3).map(|_| rig.stream()).collect();
         let (live, others) = (Vec::new(), Bytes::ZERO);
-        Self { rig, random: Random::new(seed), streams, live, is_whole: false, others }
+        Self { rig, random: Random::new(seed), streams, live, is_whole: false, others, frame_pages }
     }
 
     fn run(mut self, steps: u32) {
@@ -54,6 +57,11 @@ impl<'a> Program<'a> {
         }
         self.leave_purse();
         self.wake(None);
+        while self.rig.state() != SleepState::Awake {
+            // More was allocated than there is room for beside what sleeps.
+            self.free();
+            self.wake(None);
+        }
         assert!(self.live.iter().all(|live| !live.is_asleep));
         while !self.live.is_empty() {
             self.free();
@@ -193,8 +201,11 @@ impl<'a> Program<'a> {
             }
             Err(Error::Asleep { .. }) => assert!(self.is_whole && tag.is_some(), "all of it wakes first"),
             Err(refused) => {
-                assert!(refused.is_capacity() && self.others > Bytes::ZERO, "{refused}");
+                assert!(refused.is_capacity(), "{refused}");
                 assert!(self.rig.pool.sleep_reading().asleep <= before.asleep);
+                if self.others == Bytes::ZERO {
+                    self.assert_no_room(tag, &refused);
+                }
                 self.leave_purse();
                 self.is_whole = self.rig.state() == SleepState::Asleep;
                 let refused = |live: &Live| self.rig.context.check_awake(live.block.ptr()).is_err();
@@ -202,6 +213,22 @@ impl<'a> Program<'a> {
             }
         }
         self.assert_charged();
+    }
+
+    /// Asserts that what was refused to wake does not fit beside what is awake, also once all work has run: the pages that
+    /// blocks are in are more than there are. A frame that is awake counts whole, so what is unused of those is added.
+    fn assert_no_room(&self, tag: Option<AllocTag>, refused: &Error) {
+        self.rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+        if self.rig.pool.wake(&WakeRequest { only: tag, ..WakeRequest::default() }).is_ok() {
+            return;
+        }
+        let pages_of = |live: &Live| {
+            let Range { start, end } = range_of(&live.block);
+            start.0 / FRAME..end.0.div_ceil(FRAME)
+        };
+        let used = self.live.iter().flat_map(pages_of).collect::<BTreeSet<_>>().len() as u64;
+        let unused = if self.is_whole { 0 } else { used * (self.frame_pages - 1) };
+        assert!((used + unused) * FRAME > self.rig.limit.get(), "{used} pages are used: {refused}");
     }
 
     /// Somebody else takes of the purse as much as is left, or leaves it.
@@ -241,18 +268,18 @@ impl Drop for Says {
     }
 }
 
-fn recipe(random: &mut Random) -> PagePool {
-    PagePool::default()
-        .magazine(Bytes(random.below(3) << 19))
-        .patience(Duration::ZERO)
-        .largest_frame(Bytes((1 + random.below(2)) * FRAME))
+/// Returns a pool, and the pages of its longest frame.
+fn recipe(random: &mut Random) -> (PagePool, u64) {
+    let (magazine, frame_pages) = (Bytes(random.below(3) << 19), 1 + random.below(2));
+    let recipe = PagePool::default().magazine(magazine).patience(Duration::ZERO);
+    (recipe.largest_frame(Bytes(frame_pages * FRAME)), frame_pages)
 }
 
 fn run(seed: u64, defect: Option<Defect>) {
     let mut random = Random::new(!seed);
-    let recipe = recipe(&mut random);
+    let (recipe, frame_pages) = recipe(&mut random);
     let rig = SleepRig::new(seed, 8 + random.below(16), &recipe, defect);
-    Program::new(&rig, seed).run(60);
+    Program::new(&rig, seed, frame_pages).run(60);
     rig.pool.reap_blocking(Duration::MAX).expect("the device works");
     assert_eq!(rig.pool.bytes_outstanding(), Bytes::ZERO);
     rig.assert_charged(Bytes::ZERO);
@@ -296,7 +323,7 @@ fn z9_threads_that_declare_their_uses_meet_no_sleeping_memory() {
     for seed in seeds(12).take(100) {
         let _says = Says(seed);
         let mut random = Random::new(!seed);
-        let rig = SleepRig::new(seed, 64, &recipe(&mut random), None);
+        let rig = SleepRig::new(seed, 64, &recipe(&mut random).0, None);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..3)

@@ -10,7 +10,7 @@ use bursar_core::{
     forward_holder,
 };
 use bursar_memory::{GlobalDeviceBudgetResource, OnAccount, PagePool};
-use bursar_sim::{Faults, Launch, Sim};
+use bursar_sim::{Faults, Launch, Sim, Stall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -154,6 +154,8 @@ pub(crate) struct SleepRig {
     pub(crate) sim: Arc<Sim>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) context: Arc<DeviceContext>,
+    /// What the purse holds at most.
+    pub(crate) limit: Bytes,
     pub(crate) purse: Arc<Purse>,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<bursar_memory::PagePoolResource<MaybeBroken>>,
@@ -169,12 +171,13 @@ impl SleepRig {
                 Arc::new(BrokenDriver { inner: faults.clone(), defect, has_copied_back: AtomicBool::new(false) })
             }
         };
-        let (context, purse) = (common::context(driver), Purse::of(Bytes(frames * FRAME)));
+        let (context, limit) = (common::context(driver), Bytes(frames * FRAME));
+        let purse = Purse::of(limit);
         let frames = DeviceFrames::new(context.clone());
         let budget = Arc::new(GlobalDeviceBudgetResource::charged_to(frames, purse.clone()).expect("room"));
         let source = MaybeBroken { inner: budget.clone(), keeps_charge: defect == Some(Defect::KeepsCharge) };
         let pool = recipe.layer(source).expect("addresses are plenty");
-        Self { sim, faults, context, purse, budget, pool }
+        Self { sim, faults, context, limit, purse, budget, pool }
     }
 
     pub(crate) fn stream(&self) -> Stream {
@@ -204,6 +207,11 @@ impl SleepRig {
         self.sim.launch(self.context.device(), self.raw(stream), look).expect("the device works");
     }
 
+    pub(crate) fn stall(&self, stream: Stream) -> Stall {
+        // SAFETY: the stream is live.
+        unsafe { self.faults.stall(self.context.device(), self.raw(stream)) }.expect("the device works")
+    }
+
     pub(crate) fn state(&self) -> SleepState {
         self.pool.sleep_reading().state
     }
@@ -220,7 +228,7 @@ impl SleepRig {
     /// Ends everything: nothing was wrong, and nothing is left.
     #[track_caller]
     pub(crate) fn finish(self) {
-        let Self { sim, faults, context, purse, budget, pool } = self;
+        let Self { sim, faults, context, purse, budget, pool, .. } = self;
         drop((pool, budget));
         assert_eq!(purse.held(), Bytes::ZERO, "nothing stays charged");
         drop((context, faults));

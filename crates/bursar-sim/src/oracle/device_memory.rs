@@ -72,6 +72,15 @@ impl DeviceMemory {
         self.asleep.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
     }
 
+    /// Ends the sleep of the ranges that begin in `range`; returns what is to be there, with its checksums.
+    pub(super) fn end_sleep(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+        self.asleep.retain(|start, _| !range.contains(start));
+        let mut rest = self.saved.split_off(&range.start);
+        let mut after = rest.split_off(&range.end);
+        self.saved.append(&mut after);
+        rest.into_iter().map(|(start, (len, sum))| (start..start + len, sum)).collect()
+    }
+
     pub(super) fn tag_at(&self, at: u64) -> AllocTag {
         // There is no memory at the last of all addresses, so the range may be empty there.
         let byte = at..at.saturating_add(1);

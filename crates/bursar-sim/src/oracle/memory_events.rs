@@ -120,13 +120,21 @@ impl Oracle {
     pub(crate) fn record_awake(&mut self, device: usize, range: Range<u64>, op: Operation) -> Vec<(Range<u64>, u64)> {
         let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
         self.report_unordered(device, HazardKind::ContentsLost, late, op);
+        self.devices[device].end_sleep(&range)
+    }
+
+    /// Records that a range which slept does not wake, as a layer above has noted: no block may be in it.
+    pub(crate) fn record_abandoned(&mut self, device: usize, range: Range<u64>, op: Operation) {
+        let parts = self.devices[device].blocks.parts(range.clone()).into_iter();
+        let live = parts.filter_map(|(part, block)| {
+            let block = block.filter(|block| block.ended.is_none())?;
+            Some((part, block.began))
+        });
+        let live = live.collect();
+        self.report_unordered(device, HazardKind::UnmapUnderUse, live, op);
         let device_memory = &mut self.devices[device];
-        device_memory.asleep.remove(&range.start);
-        let rest = device_memory.saved.split_off(&range.start);
-        let (inside, after) = rest.into_iter().partition(|&(start, _)| start < range.end);
-        device_memory.saved.extend::<std::collections::BTreeMap<_, _>>(after);
-        let inside: std::collections::BTreeMap<u64, (u64, u64)> = inside;
-        inside.into_iter().map(|(start, (len, sum))| (start..start + len, sum)).collect()
+        device_memory.end_sleep(&range);
+        device_memory.blocks.forget(range);
     }
 
     /// Reports that a range which is awake does not hold what it held.

@@ -138,6 +138,7 @@ unsafe impl Driver for Sim {
             Note::Asleep { ptr, bytes } => self.note_sleep("asleep", device, ptr, bytes, note),
             Note::Saved { ptr, bytes } => self.note_sleep("saved", device, ptr, bytes, note),
             Note::Awake { ptr, bytes } => self.note_sleep("awake", device, ptr, bytes, note),
+            Note::Abandoned { ptr, bytes } => self.note_sleep("abandoned", device, ptr, bytes, note),
             _ => Ok(()),
         };
     }

@@ -38,6 +38,7 @@ impl ActiveCall<'_> {
         match note {
             Note::Asleep { .. } => oracle.record_asleep(device, range),
             Note::Saved { .. } => oracle.record_saved(device, range, sum),
+            Note::Abandoned { .. } => oracle.record_abandoned(device, range, op),
             _ => {
                 for (range, sum) in oracle.record_awake(device, range, op) {
                     let found = self.checksum(range.clone());

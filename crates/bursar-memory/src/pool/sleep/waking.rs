@@ -1,0 +1,179 @@
+//! The way back of what sleeps: memory for the pages that blocks are in, and their contents.
+//!
+//! First the pages are *abandoned* that no block is in any more, so that no more memory is taken than blocks need. Then
+//! frames are made, mapped and filled one after the other, so that copies run while the next frames are made. The contents
+//! stay on the host until all are back: a failure gives the frames back again, and the pool is asleep as before.
+
+use super::super::asleep::{FallingFrame, FallingFrames};
+use super::super::contents::CopyStreams;
+use super::super::growth_plan::PlacedFrame;
+use super::super::runs::UNIT;
+use super::super::{PagePoolResource, driver_calls};
+use super::{Physical, Sleep, SleepingFrame};
+use bursar_core::{Bytes, DevicePtr, Error, Frame, FrameSource, Result, WakeReport};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Takes memory for a frame that sleeps, in its place, and maps it where it was.
+    fn take_back(&self, frame: &mut SleepingFrame) -> Result<Bytes> {
+        let (context, mut taken) = (&self.context, Bytes::ZERO);
+        let of = match std::mem::replace(&mut frame.physical, Physical::Released) {
+            Physical::Mapped(of) => {
+                frame.physical = Physical::Mapped(of);
+                return Ok(taken);
+            }
+            Physical::Unmapped(of) => of,
+            Physical::Released => {
+                let of = self.make_in_place(frame.bytes)?;
+                self.state.lists().space.count_made(of.bytes());
+                taken = of.bytes();
+                of
+            }
+        };
+        match driver_calls::map(context, frame.at, &of) {
+            Ok(()) => frame.physical = Physical::Mapped(of),
+            Err(error) => {
+                frame.physical = Physical::Unmapped(of);
+                return Err(context.failed(error));
+            }
+        }
+        driver_calls::allow_access(context, frame.at, frame.len).map_err(|error| context.failed(error))?;
+        Ok(taken)
+    }
+
+    /// Makes a frame in its place; where the device has none left, every pool of it gives back what it can first.
+    fn make_in_place(&self, bytes: Bytes) -> Result<Frame> {
+        match self.source.create_frame_in_place(bytes) {
+            Err(refused) if refused.is_capacity() && self.context.trim() > Bytes::ZERO => {
+                self.source.create_frame_in_place(bytes)
+            }
+            made => made,
+        }
+    }
+
+    /// Takes a place with the limits: at once, or in the turn of whoever waits for it. Before a refusal every pool of the
+    /// device gives back what it can, and before a wait this one what is free once its work has run.
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        let began = Instant::now();
+        let is_refused = |taken: &Result<()>| taken.as_ref().is_err_and(Error::is_capacity);
+        let mut taken = self.source.take_place(bytes, Duration::ZERO);
+        if is_refused(&taken) {
+            self.context.trim();
+            taken = self.source.take_place(bytes, Duration::ZERO);
+        }
+        if !is_refused(&taken) || patience.is_zero() {
+            return taken;
+        }
+        if self.state.lists().units_in_whole_frames() > 0 {
+            self.state.wait_for_pending(&self.context, patience)?;
+            self.trim(Bytes::ZERO);
+        }
+        self.source.take_place(bytes, patience.saturating_sub(began.elapsed()))
+    }
+
+    /// Abandons the pages of a sleep that no block is in any more, also where waking is refused then; their addresses, and
+    /// their place with the limits, are anyone's from then on.
+    pub(super) fn abandon_unused(&self, sleep: &mut Sleep) {
+        let (is_away, before) = (SleepingFrame::is_away, sleep.asleep());
+        let away = sleep.frames.iter().filter(|frame| is_away(frame)).map(|frame| (frame.at, frame.len));
+        let (left, abandoned) = self.state.lists().abandon_unused(away, &mut sleep.free);
+        if abandoned.is_empty() {
+            return;
+        }
+        let mut left = left.into_iter();
+        let pieces = |frame: SleepingFrame| match is_away(&frame) {
+            true => left.next().unwrap_or_default().into_iter().map(|range| frame.piece(range)).collect(),
+            false => vec![frame],
+        };
+        sleep.frames = std::mem::take(&mut sleep.frames).into_iter().flat_map(pieces).collect();
+        if sleep.has_place {
+            self.source.give_up_place(before.saturating_sub(sleep.asleep()));
+        }
+        for (&at, &end) in &abandoned {
+            driver_calls::note_abandoned(&self.context, at, end - at);
+            self.context.abandon_asleep(&(DevicePtr(at * UNIT)..DevicePtr(end * UNIT)));
+        }
+        let mut lists = self.state.lists();
+        abandoned.into_iter().for_each(|(at, end)| lists.space.release_range(at, end - at));
+    }
+
+    /// Takes memory for all frames of a sleep and copies their contents back; returns how much was taken, and how much was
+    /// copied. An error says whether something may still be copied.
+    fn restore(&self, sleep: &mut Sleep) -> Result<(Bytes, Bytes), (Error, bool)> {
+        let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
+        let Sleep { frames, contents, .. } = sleep;
+        let (mut taken, mut restored) = (Bytes::ZERO, Bytes::ZERO);
+        let submitted = frames.iter_mut().try_for_each(|frame| {
+            taken = taken.saturating_add(self.take_back(frame)?);
+            let within = DevicePtr(frame.at * UNIT)..DevicePtr((frame.at + frame.len) * UNIT);
+            restored = restored.saturating_add(contents.restore(&streams, frame.saved.clone(), &within)?);
+            Ok(())
+        });
+        let settled = streams.settle();
+        if settled.as_ref().is_err_and(|unsettled| unsettled.may_be_in_flight) {
+            return settled.map(|()| (taken, restored)).map_err(|unsettled| (unsettled.error, true));
+        }
+        let settled = settled.map_err(|unsettled| unsettled.error);
+        submitted.and(settled).map(|()| (taken, restored)).map_err(|error| (error, false))
+    }
+
+    /// Wakes what one call put to sleep; after an error it sleeps as before.
+    pub(super) fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
+        if !sleep.has_place
+            && let Err(refused) = self.take_place(sleep.asleep(), patience)
+        {
+            self.state.sleep.sleeps().push(sleep);
+            return Err(refused);
+        }
+        match self.restore(&mut sleep) {
+            Ok((taken, restored)) => {
+                let Sleep { number, id, frames, free, .. } = sleep;
+                self.end_sleep(
+                    number,
+                    id,
+                    FallingFrames { frames: frames.into_iter().filter_map(awake).collect(), free },
+                );
+                Ok(WakeReport { taken, restored, ..WakeReport::default() })
+            }
+            Err((error, may_be_copied)) => {
+                if !may_be_copied {
+                    // What was made in the place goes back to it.
+                    self.give_back(&mut sleep.frames, true);
+                }
+                if !sleep.has_place {
+                    self.source.give_up_place(sleep.asleep());
+                }
+                self.state.sleep.sleeps().push(sleep);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl SleepingFrame {
+    /// Returns whether the driver has its memory.
+    const fn is_away(&self) -> bool {
+        matches!(self.physical, Physical::Released)
+    }
+
+    /// Returns a piece of a frame whose memory the driver has.
+    fn piece(&self, range: Range<u64>) -> Self {
+        let (at, len) = (range.start, range.end - range.start);
+        Self {
+            at,
+            len,
+            bytes: Bytes(len * UNIT),
+            // Blocks share what a part of was abandoned.
+            is_exclusive: self.is_exclusive && len == self.len,
+            saved: self.saved.clone(),
+            physical: Physical::Released,
+        }
+    }
+}
+
+/// Returns a frame that is mapped where it was.
+fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
+    let Physical::Mapped(frame) = physical else { return None };
+    Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new() })
+}

@@ -1,0 +1,198 @@
+//! Z14: waking takes memory for the pages that blocks are in, and what is free elsewhere goes back before it is refused.
+
+use crate::rig::{FRAME, Rig, small};
+use crate::sleep_rig::{Heap, SleepRig};
+use bursar_core::{
+    Account, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, SleepRequest, SleepState, Sleeper, Stream,
+    WakeRequest, tag,
+};
+use bursar_memory::PagePool;
+use bursar_sim::Sim;
+use std::ops::Range;
+use std::time::Duration;
+
+fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
+    block.ptr()..block.ptr().offset(block.granted().get())
+}
+
+/// A request to have some blocks sleep, by the tag "some".
+fn only(blocks: &[&DeviceBlock], keep_place: bool) -> SleepRequest {
+    let blocks = blocks.iter().map(|block| range_of(block)).collect();
+    SleepRequest { only: Some((tag!("some"), blocks)), keep_place, ..SleepRequest::default() }
+}
+
+fn allocate<const N: usize>(rig: &SleepRig, frames: [u64; N], stream: Stream) -> [DeviceBlock; N] {
+    frames.map(|frames| rig.pool.allocate(frames * FRAME, 256, stream, tag!("some")).expect("room"))
+}
+
+#[test]
+fn z14_what_was_freed_asleep_is_not_taken_back_and_its_place_is_given_up() {
+    for keep_place in [false, true] {
+        let rig = SleepRig::new(1, 16, &PagePool::default(), None);
+        let stream = rig.stream();
+        let [first, gone, last] = allocate(&rig, [3, 8, 2], stream);
+        [&first, &last].into_iter().for_each(|block| rig.fill(block, 7, stream));
+        let request = SleepRequest { keep_place, ..SleepRequest::default() };
+        let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+        assert_eq!(report.released, Bytes(13 * FRAME));
+        rig.pool.deallocate(gone, stream).expect("its own");
+        // Somebody has all but what the blocks need, and all but the place that is kept.
+        let others = Bytes(if keep_place { 3 } else { 11 } * FRAME);
+        rig.purse.charge(others).expect("room");
+        let woken = rig.pool.wake(&WakeRequest::default()).expect("room for the blocks that are left");
+        assert_eq!((woken.taken, woken.restored), (Bytes(5 * FRAME), Bytes(5 * FRAME)));
+        rig.purse.release(others);
+        rig.assert_charged(Bytes::ZERO);
+        [&first, &last].into_iter().for_each(|block| rig.expect(block, 7, stream));
+        [first, last].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+        rig.finish();
+    }
+}
+
+/// A frame of which a part is in use is taken back as the pages that are, with what they hold.
+#[test]
+fn z14_pages_of_a_frame_that_nothing_is_in_use_of_are_not_taken_back() {
+    let rig = Rig::new(Sim::seeded(3), 64, &PagePool::default());
+    let stream = rig.stream();
+    let whole = rig.allocate(16 * FRAME, stream);
+    let at = whole.ptr();
+    let stall = rig.stall(stream);
+    rig.free(whole);
+    // The stream reuses the frame before its work has run, so it cannot be split.
+    let blocks: Vec<_> = (0..16).map(|_| rig.allocate(FRAME, stream)).collect();
+    assert!(blocks.iter().all(|block| (at..at.offset(16 * FRAME)).contains(&block.ptr())), "all lie in the frame");
+    for (value, block) in blocks.iter().enumerate() {
+        rig.fill(block, value as u8, stream);
+    }
+    let is_kept = |nth: usize| nth % 5 == 1 || nth % 5 == 2;
+    let (mut kept, mut before, mut asleep) = (Vec::new(), Vec::new(), Vec::new());
+    for (nth, block) in blocks.into_iter().enumerate() {
+        match nth {
+            _ if is_kept(nth) => kept.push((nth as u8, block)),
+            0..8 => before.push(block),
+            _ => asleep.push(block),
+        }
+    }
+    before.into_iter().for_each(|block| rig.free(block));
+    drop(stall);
+    let report = rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    assert_eq!(report.released, Bytes(16 * FRAME), "the frame sleeps whole");
+    asleep.into_iter().for_each(|block| rig.free(block));
+    let woken = rig.pool.wake(&WakeRequest::default()).expect("awake");
+    let bytes = Bytes(kept.len() as u64 * FRAME);
+    assert_eq!((woken.taken, woken.restored, rig.pool.held()), (bytes, bytes, bytes));
+    kept.iter().for_each(|(value, block)| rig.expect(block, *value, stream));
+    // The addresses between are anyone's.
+    let more: Vec<_> = (0..40).map(|_| rig.allocate(FRAME, stream)).collect();
+    more.iter().for_each(|block| rig.fill(block, 99, stream));
+    kept.iter().for_each(|(value, block)| rig.expect(block, *value, stream));
+    more.into_iter().chain(kept.into_iter().map(|(_, block)| block)).for_each(|block| rig.free(block));
+    rig.finish();
+}
+
+/// What does not wake is abandoned, whether or not the rest can wake: others may be put there while the rest sleeps, and are
+/// awake.
+#[test]
+fn z14_addresses_that_nothing_wakes_at_are_used_while_the_rest_sleeps() {
+    let rig = SleepRig::new(5, 8, &small(), None);
+    let stream = rig.stream();
+    let [gone, kept] = allocate(&rig, [4, 4], stream);
+    rig.fill(&kept, 3, stream);
+    let (gone_at, kept_at) = (range_of(&gone), range_of(&kept));
+    rig.pool.sleep(&Heap::default(), &only(&[&gone, &kept], false)).expect("asleep");
+    rig.pool.deallocate(gone, stream).expect("its own");
+    rig.purse.charge(Bytes(5 * FRAME)).expect("room");
+    let refused = rig.pool.wake(&WakeRequest::default()).expect_err("no room for 4");
+    assert!(refused.is_capacity(), "{refused}");
+    assert_eq!((rig.state(), rig.pool.sleep_reading().asleep), (SleepState::Partly, Bytes(4 * FRAME)));
+    rig.purse.release(Bytes(5 * FRAME));
+    let fresh: Vec<_> =
+        (0..4).map(|_| rig.pool.allocate(FRAME, 256, stream, tag!("fresh")).expect("room for 4")).collect();
+    for block in &fresh {
+        assert!(!kept_at.contains(&block.ptr()), "that is somebody's");
+        rig.context.check_awake(block.ptr()).expect("it is awake");
+        rig.fill(block, 9, stream);
+    }
+    assert!(rig.context.check_awake(kept_at.start).is_err(), "it sleeps");
+    assert!(rig.context.check_awake(gone_at.start).is_ok(), "nothing sleeps there any more");
+    rig.pool.wake(&WakeRequest::default()).expect("room for 4 and 4");
+    rig.expect(&kept, 3, stream);
+    fresh.iter().for_each(|block| rig.expect(block, 9, stream));
+    fresh.into_iter().chain([kept]).for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.finish();
+}
+
+/// A block of a tag that is freed while all of the pool sleeps too is in neither's way.
+#[test]
+fn z14_a_block_that_is_freed_in_two_sleeps_does_not_wake() {
+    let rig = SleepRig::new(6, 6, &small(), None);
+    let stream = rig.stream();
+    let bytes = 2 * FRAME + FRAME / 2;
+    let [gone, beside] = [bytes, bytes].map(|bytes| rig.pool.allocate(bytes, 256, stream, tag!("some")).expect("room"));
+    rig.fill(&beside, 5, stream);
+    let report = rig.pool.sleep(&Heap::default(), &only(&[&gone], false)).expect("asleep");
+    assert_eq!((report.released, report.kept), (Bytes(2 * FRAME), Bytes(FRAME / 2)), "they share a page");
+    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    assert_eq!(rig.pool.held(), Bytes::ZERO);
+    rig.pool.deallocate(gone, stream).expect("its own");
+    rig.purse.charge(Bytes(3 * FRAME)).expect("room");
+    let woken = rig.pool.wake(&WakeRequest::default()).expect("room for 3");
+    assert_eq!((woken.taken, rig.state()), (Bytes(3 * FRAME), SleepState::Awake));
+    rig.purse.release(Bytes(3 * FRAME));
+    rig.expect(&beside, 5, stream);
+    let more = allocate(&rig, [1, 1, 1], stream);
+    more.iter().for_each(|block| rig.fill(block, 1, stream));
+    more.into_iter().chain([beside]).for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.finish();
+}
+
+/// What the part of a pool that is awake has free goes back before a limit refuses the rest, and, with patience, also what its
+/// work must have run for first.
+#[test]
+fn z14_what_is_free_in_the_part_that_is_awake_goes_back_first() {
+    for is_pending in [false, true] {
+        let rig = SleepRig::new(7, 8, &small(), None);
+        let stream = rig.stream();
+        let [asleep] = allocate(&rig, [6], stream);
+        rig.fill(&asleep, 4, stream);
+        rig.pool.sleep(&Heap::default(), &only(&[&asleep], false)).expect("asleep");
+        let [meanwhile] = allocate(&rig, [8], stream);
+        let stall = is_pending.then(|| rig.stall(stream));
+        rig.pool.deallocate(meanwhile, stream).expect("its own");
+        if let Some(stall) = stall {
+            assert!(rig.pool.wake(&WakeRequest::default()).is_err_and(|refused| refused.is_capacity()));
+            let request = WakeRequest { patience: Duration::from_secs(10), ..WakeRequest::default() };
+            std::thread::scope(|scope| {
+                let waking = scope.spawn(|| rig.pool.wake(&request));
+                while rig.state() != SleepState::Moving {
+                    std::thread::yield_now();
+                }
+                drop(stall);
+                waking.join().expect("no panic").expect("room once the work has run");
+            });
+        } else {
+            rig.context.synchronize(stream).expect("the device works");
+            rig.pool.wake(&WakeRequest::default()).expect("room");
+        }
+        rig.expect(&asleep, 4, stream);
+        rig.pool.deallocate(asleep, stream).expect("its own");
+        rig.finish();
+    }
+}
+
+#[test]
+fn z14_what_is_free_in_the_part_that_is_awake_goes_back_before_the_device_refuses() {
+    let rig = SleepRig::new(8, 64, &small(), None);
+    let stream = rig.stream();
+    rig.faults.out_of_memory_at(Bytes(8 * FRAME));
+    let [asleep] = allocate(&rig, [6], stream);
+    rig.fill(&asleep, 4, stream);
+    rig.pool.sleep(&Heap::default(), &only(&[&asleep], false)).expect("asleep");
+    let [meanwhile, other] = allocate(&rig, [6, 2], stream);
+    rig.pool.deallocate(meanwhile, stream).expect("its own");
+    rig.context.synchronize(stream).expect("the device works");
+    rig.pool.wake(&WakeRequest::default()).expect("6 are free");
+    rig.expect(&asleep, 4, stream);
+    [asleep, other].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.finish();
+}
