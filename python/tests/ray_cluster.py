@@ -112,7 +112,10 @@ class RayCluster:
         # The paths of sockets are short.
         self.folder = Path(tempfile.mkdtemp(prefix="bray-"))
         common = {name: value for name, value in os.environ.items() if not name.startswith(("BURSAR_", "RAY_"))}
-        common |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "PYTHONDONTWRITEBYTECODE": "1", "RAY_worker_niceness": "0", "PYTHONPATH": str(Path(__file__).parent)}
+        common |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_worker_niceness": "0"}
+        common |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+        # The head looks often whether nodes are there, and so one that was killed is soon known to be dead.
+        common |= {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "300"}
         self.variables = {name: value for name, value in common.items() if name.startswith("RAY_")}
         self.nodes = []
         for number, card in enumerate(cards):
@@ -135,15 +138,17 @@ class RayCluster:
     def _start(self) -> None:
         # Ray reads its variables when it is imported.
         os.environ.update(self.variables)
-        ray: Any = importlib.import_module("ray")
-
         head, *others = self.nodes
         head.start("--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false", f"--temp-dir={self.folder / 's'}")
         self._wait_for(lambda: _listens(self.address), "the head")
-        self._wait_for(lambda: _connects(self.address, head.address), "the raylet of the head")
+        self.connect()
         # Nodes of one machine that start at once may choose the same port.
         for number, node in enumerate(others, start=2):
             self._join(node, number)
+
+    def connect(self) -> None:
+        """Connects this process to the cluster."""
+        self._wait_for(lambda: _connects(self.address, self.nodes[0].address), "the raylet of the head")
 
     def _join(self, node: Node, alive: int) -> None:
         """Starts a node, with which so many are alive."""

@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +19,8 @@ from typing import Any
 
 import bursar
 import pytest
-from ray_cluster import Node, RayCluster
+from ray_cluster import RayCluster
+from ray_programs import Leaves, Looks, Parent, crash, look_once, modules, take_by_itself
 
 GIB = 1 << 30
 
@@ -39,8 +39,8 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    """A cluster of four nodes, the last of which has CUDA's interface to its card where that was built."""
-    started = RayCluster(CARDS, {3: LIBRARY} if LIBRARY else {})
+    """A cluster of four nodes, the last two of which have CUDA's interface to their cards where that was built."""
+    started = RayCluster(CARDS, {2: LIBRARY, 3: LIBRARY} if LIBRARY else {})
     try:
         yield started
     finally:
@@ -60,11 +60,6 @@ def settle(cluster: RayCluster) -> None:
     within(60, lambda: taken(cluster) == 0, "the bytes of workers without work")
 
 
-def modules() -> tuple[Any, Any]:
-    """Returns Ray and ``bursar.ray``."""
-    return importlib.import_module("ray"), importlib.import_module("bursar.ray")
-
-
 def taken(cluster: RayCluster) -> int:
     """Returns the bytes that are taken on all nodes."""
     return sum(node.taken() for node in cluster.nodes)
@@ -73,99 +68,6 @@ def taken(cluster: RayCluster) -> int:
 def parent_of(process: int) -> int:
     """Returns the parent of a process."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-class Looks:
-    """An actor that says what it was given before its code ran."""
-
-    def __init__(self) -> None:
-        share = bursar.share()
-        assert share is not None
-        self.share = share
-        self.at_start = sum(card.held + card.set_aside for card in bursar.ledger().devices if card.uuid == share.uuid)
-        self.buffers: list[bursar.Buffer] = []
-
-    def look(self) -> dict[str, Any]:
-        """Returns what it has."""
-        seen = os.environ["CUDA_VISIBLE_DEVICES"]
-        return {"pid": os.getpid(), "uuid": self.share.uuid, "bytes": self.share.bytes, "at_start": self.at_start, "seen": seen}
-
-    def take(self, size: int) -> int:
-        """Takes memory of its card, and returns how much it has."""
-        self.buffers.append(bursar.Buffer(size, device=self.share.device or 0))
-        return sum(buffer.nbytes for buffer in self.buffers)
-
-
-def look_once() -> tuple[int, str]:
-    """Returns the size of the share of a task, and its card."""
-    share = bursar.share()
-    assert share is not None
-    return share.bytes, share.uuid
-
-
-def share_of() -> int:
-    """Returns the size of the share of this process, or 0."""
-    share = bursar.share()
-    return 0 if share is None else share.bytes
-
-
-def crash() -> None:
-    """Ends the worker."""
-    os._exit(7)
-
-
-class Leaves:
-    """An actor that leaves while a thread of it runs on."""
-
-    def leave(self) -> None:
-        """Leaves."""
-        threading.Thread(target=time.sleep, args=(1000,)).start()
-        importlib.import_module("ray.actor").exit_actor()
-
-
-class Child:
-    """An actor that says what it has."""
-
-    def share(self) -> tuple[int, str]:
-        """Returns the size of its share, or 0, and a variable of its environment."""
-        return share_of(), os.environ.get("BURSAR_TEST_MARK", "")
-
-
-class Parent:
-    """An actor with a share that makes others."""
-
-    def make(self) -> list[Any]:
-        """Returns what children have that ask for nothing, and one that asks for a share."""
-        ray, shares = modules()
-        own = ray.remote(num_cpus=0)(share_of)
-        few = ray.remote(num_cpus=0, max_calls=1, runtime_env={"env_vars": {"BURSAR_TEST_MARK": "few"}})(share_of)
-        marked = {"env_vars": {"BURSAR_TEST_MARK": "marked"}}
-        kind = ray.remote(num_cpus=0)(Child)
-        plain, special = kind.remote(), kind.options(runtime_env=marked).remote()
-        asks = own.options(**shares.gpu("1GiB")).remote()
-        refs = [own.remote(), few.remote(), own.options(runtime_env=marked).remote(), asks]
-        return [*ray.get(refs), *ray.get([plain.share.remote(), special.share.remote()])]
-
-    def plan(self) -> tuple[int, int]:
-        """Returns what it reads of the cluster: what is set aside, and how many more shares fit."""
-        _, shares = modules()
-        found = shares.state(timeout=60)
-        return sum(card.set_aside for _, card in found.cards), shares.fit("1GiB", want=3, headroom=1.0, timeout=60).workers
-
-
-def take_by_itself() -> int:
-    """Takes memory of the driver by itself until it is refused, and returns how many mebibytes that were."""
-    import ctypes
-
-    driver = ctypes.CDLL("libcuda.so.1")
-    context, at = ctypes.c_void_p(), ctypes.c_uint64()
-    assert driver.cuInit(0) == 0
-    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-    assert driver.cuCtxSetCurrent(context) == 0
-    taken = 0
-    while taken < 1000 and driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(1 << 20)) == 0:
-        taken += 1
-    return taken
 
 
 def actor(**options: Any) -> Any:
@@ -298,11 +200,12 @@ def test_c1_whoever_overruns_its_share_is_alone_out_of_memory(cluster: RayCluste
 @pytest.mark.skipif(not LIBRARY, reason="BURSAR_TEST_LIBCUDA names no libbursar_libcuda.so")
 def test_c1_a_library_that_knows_nothing_of_bursar_is_kept_inside_its_share(cluster: RayCluster) -> None:
     ray, shares = modules()
-    # The only card as large is that of the node whose driver is CUDA's interface.
+    # The driver of these nodes is CUDA's interface. The first of them has two cards, of which each worker sees its own.
     take: Any = ray.remote(take_by_itself)
-    uuid = cluster.nodes[3].ledger()[0].uuid
-    takers = [take.options(num_cpus=0, **shares.gpu(size << 20, device=uuid)).remote() for size in (300, 400)]
-    assert ray.get(takers) == [300, 400]
+    uuids = [card.uuid for node in cluster.nodes[2:] for card in node.ledger()]
+    asked = list(zip((300, 400, 500), uuids, strict=True))
+    takers = [take.options(num_cpus=0, **shares.gpu(size << 20, device=uuid)).remote() for size, uuid in asked]
+    assert ray.get(takers) == [300, 400, 500]
     settle(cluster)
 
 
@@ -345,8 +248,8 @@ def test_c1_a_group_has_the_processors_of_its_tasks(cluster: RayCluster) -> None
 def test_c1_what_a_group_has_is_in_no_other_plan(cluster: RayCluster) -> None:
     ray, shares = modules()
     settle(cluster)
-    card = cluster.nodes[0].ledger()[0]
-    half = card.limit // 2 + GIB
+    # Each would be on the largest card, which has room for one.
+    half = cluster.nodes[3].ledger()[0].limit // 2 + GIB
     both = [shares.placement_group([half], layout="spread", timeout=60) for _ in range(2)]
     assert all(group.ready(timeout=30) for group in both)
     assert both[0].shares[0].card != both[1].shares[0].card
@@ -476,6 +379,18 @@ def test_c3_a_refusal_names_node_card_holder_and_what_is_left(cluster: RayCluste
         assert part in told, told
     assert any(refusal.requested == 18 * GIB for _, _, refusal in shares.state(timeout=60).refusals)
     within(BACK, lambda: taken(cluster) == 0, "nothing of a refused actor")
+
+
+@needs_ray
+def test_c2_an_actor_that_is_killed_while_it_waits_waits_no_longer_than_its_time(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    node = cluster.nodes[3]
+    with node.reserved("10GiB", label="outside"):
+        one = actor(**shares.gpu("18GiB", timeout=3)).remote()
+        within(60, lambda: [each.bytes for each in node.ledger()[0].waiting] == [18 * GIB], "the request of an actor")
+        ray.kill(one)
+        within(3 + BACK, lambda: not node.ledger()[0].waiting, "the end of the request of a killed actor")
+    within(BACK, lambda: taken(cluster) == 0, "nothing of a killed actor")
 
 
 @needs_ray
