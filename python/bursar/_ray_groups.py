@@ -12,7 +12,8 @@ from . import _native
 from ._fit import Plan, plan_of
 from ._ledger import DeviceLedger
 from ._ray_cards import size_text
-from ._ray_state import RESOURCE, ClusterState, NodeState, state
+from ._ray_state import ClusterState, NodeState, state
+from ._share import RESOURCE
 from ._sizes import Size, parse_size
 from .errors import InvalidValue, OutOfMemory
 

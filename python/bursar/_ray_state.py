@@ -9,12 +9,10 @@ from typing import Any
 
 from ._ledger import DeviceLedger, LedgerReading, RefusalEntry, UnreadableLedger, ledger
 from ._ray_cards import describe_cards, left_of
+from ._share import RESOURCE
 
 _ray: Any = importlib.import_module("ray")
 _strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
-
-#: The resource of all cards of a node together, in bytes. That of one card has ``_`` and its UUID behind it.
-RESOURCE = "bursar_gpu_bytes"
 
 #: The environment of what only looks at cards: Ray hides them from tasks that ask for none of its own GPUs.
 _LOOKING = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}

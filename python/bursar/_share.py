@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _native
+from .errors import InvalidValue
 
 if TYPE_CHECKING:
     from ._native import Reservation
+
+#: Ray's resource of all cards of a node together, in bytes. That of one card has ``_`` and its UUID behind it.
+RESOURCE = "bursar_gpu_bytes"
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,17 @@ _shares: dict[tuple[int, str], Share] = {}
 
 
 def share() -> Share | None:
-    """Returns the share of this worker, or None if ``bursar run`` did not start this process.
+    """Returns the share of this worker, or None if neither ``bursar run`` nor Ray with a share started this process.
 
     >>> import bursar
     >>> bursar.share() is None
     True
+
+    Raises :class:`~bursar.InvalidValue` in a worker of Ray that asked for a share and lost it by a ``runtime_env`` in ``.options``.
     """
     token = os.environ.get("BURSAR_RESERVATION", "")
     if not token:
+        _refuse_lost_share()
         return None
     # A forked child draws on the same share by an account of its own.
     key = (os.getpid(), token)
@@ -68,3 +76,20 @@ def share() -> Share | None:
             label=os.environ.get("BURSAR_LABEL", ""),
         )
     return _shares[key]
+
+
+def _refuse_lost_share() -> None:
+    """Raises an error in a worker of Ray for which Ray counts bytes, and whose runtime environment is not that of its share."""
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+    try:
+        counted = ray.get_runtime_context().get_assigned_resources()
+    except AssertionError:
+        # A driver.
+        return
+    if RESOURCE in counted:
+        raise InvalidValue(
+            "Ray counts bytes of a card for this worker, which has no share of one: a runtime_env in .options() took the place of "
+            "the share's. Give it to bursar.ray.gpu(…, runtime_env=…) instead"
+        )

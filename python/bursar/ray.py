@@ -38,7 +38,8 @@ from ._ledger import ledger
 from ._ray_cards import size_text
 from ._ray_groups import ClusterPlan, GroupShare, Layout, ShareGroup, laid_out, planned
 from ._ray_page import ClusterPage, page, serve
-from ._ray_state import RESOURCE, ClusterState, NodeState, Question, state
+from ._ray_state import ClusterState, NodeState, Question, state
+from ._share import RESOURCE
 from ._sizes import Size, parse_size
 from .errors import InvalidSize, InvalidValue, OutOfMemory, Timeout
 

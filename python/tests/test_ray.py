@@ -20,7 +20,7 @@ from typing import Any
 import bursar
 import pytest
 from ray_cluster import RayCluster
-from ray_programs import Leaves, Looks, Parent, crash, look_once, modules, take_by_itself
+from ray_programs import Leaves, Looks, Parent, crash, look_once, modules, share_of, take_by_itself
 
 GIB = 1 << 30
 
@@ -168,6 +168,21 @@ def test_c1_what_an_actor_with_a_share_makes_has_a_share_only_if_it_asks(cluster
     assert ray.get(parent.plan.remote(), timeout=90) == (20 * GIB, 3)
     ray.kill(parent)
     within(BACK, lambda: taken(cluster) == 0, "the bytes of a parent")
+
+
+@needs_ray
+def test_c3_a_share_that_another_runtime_environment_replaced_is_an_error(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    marked = {"env_vars": {"BURSAR_TEST_MARK": "marked"}}
+    asks: Any = ray.remote(num_cpus=0, **shares.gpu("1GiB"))(share_of)
+    with pytest.raises(bursar.InvalidValue, match=r"bursar\.ray\.gpu\(…, runtime_env=…\)"):
+        ray.get(asks.options(runtime_env=marked).remote(), timeout=60)
+    assert ray.get(asks.options(**shares.gpu("1GiB", runtime_env=marked)).remote(), timeout=60) == GIB
+    # Ray's count alone is no share, and a share needs no count.
+    alone = [asks.options(resources={}).remote(), asks.options(resources={}, runtime_env=marked).remote()]
+    assert ray.get(alone, timeout=60) == [GIB, 0]
+    assert bursar.share() is None
+    settle(cluster)
 
 
 @needs_ray
