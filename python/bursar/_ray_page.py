@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ._ledger import DeviceLedger
 from ._ray_cards import size_text
-from ._ray_state import ClusterState, NodeState, state
+from ._ray_state import ClusterState, NodeState, check_connected, state
+from .errors import InvalidValue, NoCluster
 
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; background: #fff; color: #222 }
@@ -114,12 +115,18 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in ("localhost", "[::1]") and not host.startswith("127."):
             self.send_error(403, "only for this machine")
-        elif self.path == "/":
-            self._send("text/html; charset=utf-8", page(self._read(), refresh=5))
-        elif self.path == "/api/state":
-            self._send("application/json", json.dumps(dataclasses.asdict(self._read()), default=str))
-        else:
+        elif self.path not in ("/", "/api/state"):
             self.send_error(404)
+        else:
+            try:
+                found = self._read()
+            except NoCluster as error:
+                self.send_error(503, "no cluster", str(error))
+                return
+            if self.path == "/":
+                self._send("text/html; charset=utf-8", page(found, refresh=5))
+            else:
+                self._send("application/json", json.dumps(dataclasses.asdict(found), default=str))
 
     def _read(self) -> ClusterState:
         assert isinstance(self.server, _Server)
@@ -138,5 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(port: int = 9401) -> ClusterPage:
-    """Serves the page, and ``/api/state`` as JSON, on loopback until it is closed. Each request reads the ledgers of the cluster."""
-    return ClusterPage("127.0.0.1", port, state)
+    """Serves the page, and ``/api/state`` as JSON, on loopback until it is closed. Each request reads the ledgers of the cluster.
+
+    Raises :class:`~bursar.NoCluster` where this program is connected to no cluster, and :class:`~bursar.InvalidValue` where the port
+    is taken, as by a page that is served already. Requests are answered with status 503 while there is no connection.
+    """
+    check_connected()
+    try:
+        return ClusterPage("127.0.0.1", port, state)
+    except (OSError, OverflowError) as error:
+        raise InvalidValue(f"the page cannot be served on port {port} of 127.0.0.1: {error}; 0 takes a port that is free") from error

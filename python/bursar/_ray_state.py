@@ -10,6 +10,7 @@ from typing import Any
 from ._ledger import DeviceLedger, LedgerReading, RefusalEntry, UnreadableLedger, ledger
 from ._ray_cards import describe_cards, left_of
 from ._share import RESOURCE
+from .errors import NoCluster
 
 _ray: Any = importlib.import_module("ray")
 _strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -80,6 +81,12 @@ def _lines(node: NodeState, kept: Mapping[str, int]) -> list[str]:
     return [name, *describe_cards(node.cards, node.unreadable, kept)]
 
 
+def check_connected() -> None:
+    """Raises an error where this program has no cluster to ask. Ray would start one of its own for it."""
+    if not _ray.is_initialized():
+        raise NoCluster("this program is connected to no Ray cluster, or no longer: call ray.init(address=…) first")
+
+
 def state(*, timeout: float = 10.0) -> ClusterState:
     """Returns the cards, shares, holders and refusals of the cluster, read from each node's ledgers at about one moment.
 
@@ -92,6 +99,7 @@ class Question:
     """The question to every node of what its cards' ledgers say."""
 
     def __init__(self) -> None:
+        check_connected()
         self._nodes = [node for node in _ray.nodes() if node["Alive"] and RESOURCE in node["Resources"]]
         self._asked = {node["NodeID"]: _ask(node["NodeID"]) for node in self._nodes}
 

@@ -88,6 +88,10 @@ class NoDevice(BursarError):
     """A driver or a device that is not there or cannot be used."""
 
 
+class NoCluster(BursarError, RuntimeError):
+    """A question about a Ray cluster from a program that is connected to none."""
+
+
 class InvalidValue(BursarError, ValueError):
     """An argument that makes no sense."""
 

@@ -381,6 +381,27 @@ def test_m1_the_page_of_a_cluster_shows_every_card_and_holder(cluster: RayCluste
 
 
 @needs_ray
+def test_m1_a_page_without_a_cluster_or_a_port_says_so(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    with shares.serve(port=0) as served:
+        with pytest.raises(bursar.InvalidValue, match="port that is free"):
+            shares.serve(port=int(served.url.rstrip("/").rpartition(":")[2]))
+        ray.shutdown()
+        try:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(served.url, timeout=30)
+            assert refused.value.code == 503 and "ray.init" in refused.value.read().decode()
+            with pytest.raises(bursar.NoCluster):
+                shares.serve(port=0)
+            with pytest.raises(bursar.NoCluster):
+                shares.fit("1GiB")
+        finally:
+            cluster.connect()
+        with urllib.request.urlopen(served.url, timeout=30) as answer:
+            assert answer.status == 200
+
+
+@needs_ray
 def test_c3_a_refusal_names_node_card_holder_and_what_is_left(cluster: RayCluster) -> None:
     ray, shares = modules()
     node = cluster.nodes[3]
