@@ -42,36 +42,46 @@ def _end_after(seconds: float) -> None:
 
 
 def make_children_ordinary() -> None:
-    """Has tasks and actors that this process makes run without a share unless they ask for one."""
-    function: Any = importlib.import_module("ray.remote_function").RemoteFunction
-    actor: Any = importlib.import_module("ray.actor").ActorClass
-    submit, create = function._remote, actor._remote
+    """Has tasks and actors that this process makes run without a share unless they ask for one.
 
-    @functools.wraps(submit)
+    The methods are not of Ray's public interface. In a Ray without them, what is made inherits the share's size and asks for its own.
+    """
+    kinds = (("ray.remote_function", "RemoteFunction", _submitting), ("ray.actor", "ActorClass", _creating))
+    for module, name, wrapped in kinds:
+        try:
+            kind: Any = getattr(importlib.import_module(module), name, None)
+        except ImportError:
+            kind = None
+        method = getattr(kind, "_remote", None)
+        if method is None:
+            print(f"bursar: {module}.{name} of this Ray is unknown: what this worker makes asks for a share like its own", file=sys.stderr)
+        else:
+            kind._remote = functools.wraps(method)(wrapped(method))
+
+
+def _submitting(submit: Any) -> Any:
     def submit_ordinary(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        given = options.get("runtime_env")
-        if _names_a_program(given):
+        given = options.get("runtime_env") or {}
+        if given.get(_PROGRAM):
             return submit(self, args, kwargs, *more, **options)
         # The options of the decorator are in the function itself.
         return self.options(runtime_env=_ordinary(given), **_of_a_call(options)).remote(*(args or ()), **(kwargs or {}))
 
-    @functools.wraps(create)
+    return submit_ordinary
+
+
+def _creating(create: Any) -> Any:
     def create_ordinary(self: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        given = options.get("runtime_env")
-        if not _names_a_program(given):
+        given = options.get("runtime_env") or {}
+        if not given.get(_PROGRAM):
             options["runtime_env"] = importlib.import_module("ray.runtime_env").RuntimeEnv(**_ordinary(given))
         return create(self, args, kwargs, **options)
 
-    function._remote, actor._remote = submit_ordinary, create_ordinary
+    return create_ordinary
 
 
-def _names_a_program(given: dict[str, Any] | None) -> bool:
-    return bool(given) and given is not None and bool(given.get(_PROGRAM))
-
-
-def _ordinary(given: dict[str, Any] | None) -> dict[str, Any]:
+def _ordinary(given: dict[str, Any]) -> dict[str, Any]:
     """Returns a runtime environment with Ray's own program: of the environment that it has activated, or else this one."""
-    given = dict(given or {})
     activates = any(given.get(name) for name in ("pip", "uv", "conda"))
     return {**given, _PROGRAM: "python" if activates else interpreter()}
 

@@ -171,6 +171,20 @@ def test_c1_what_an_actor_with_a_share_makes_has_a_share_only_if_it_asks(cluster
 
 
 @needs_ray
+def test_c1_a_ray_that_makes_tasks_otherwise_still_has_workers_with_shares(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind = importlib.import_module("ray.remote_function").RemoteFunction
+    others = importlib.import_module("ray.actor").ActorClass
+    monkeypatch.delattr(kind, "_remote")
+    monkeypatch.setattr(others, "_remote", others._remote)
+    before = others._remote
+    importlib.import_module("bursar._ray_start").make_children_ordinary()
+    assert not hasattr(kind, "_remote") and others._remote is not before
+    assert "RemoteFunction of this Ray is unknown" in capfd.readouterr().err
+
+
+@needs_ray
 def test_c3_a_share_that_another_runtime_environment_replaced_is_an_error(cluster: RayCluster) -> None:
     ray, shares = modules()
     marked = {"env_vars": {"BURSAR_TEST_MARK": "marked"}}
