@@ -1,16 +1,18 @@
 //! A process that is forked and does not exec: what its parent opened is not its own (L6).
 #![allow(unsafe_code)]
 
-use bursar_core::{Account, Bytes, DeviceUuid, Error};
+use bursar_core::{Account, AllocTag, Bytes, DeviceUuid, Error, tag};
 use bursar_ledger::{Ledger, LedgerError, Subject};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "BURSAR_LEDGER_FORK_IN";
 const OPENING: &str = "BURSAR_LEDGER_FORK_WHILE_OPENING_IN";
+const TAGGING: &str = "BURSAR_LEDGER_FORK_WHILE_TAGGING";
 /// The number of children that are forked while another thread opens and closes.
 const CHILDREN: usize = 60;
 const LONG: Duration = Duration::from_secs(60);
@@ -22,9 +24,13 @@ fn main() {
     if let Some(folder) = std::env::var_os(OPENING) {
         return opening_parent(&PathBuf::from(folder));
     }
+    if std::env::var_os(TAGGING).is_some() {
+        return tagging_parent();
+    }
     let trials = vec![
         named("l6_a_forked_child_has_nothing_and_the_parents_charge_ends_with_it", trial),
         named("l6_a_fork_in_the_middle_of_opening_keeps_nothing_and_hangs_nobody", opening_trial),
+        named("l6_a_fork_while_tags_are_made_hangs_nobody", tags_trial),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
@@ -91,6 +97,54 @@ fn opening_trial() {
     assert_eq!(hung, 0, "children that could not open the ledger");
     assert_eq!(refused, None, "what a child was told that opened the ledger");
     assert_eq!(everything, Ok(Bytes(1000)), "what a dead parent held, while its children live");
+}
+
+/// Forks again and again while other threads make tags, and waits for each child, which makes tags too and says them.
+fn tagging_parent() {
+    let is_over = AtomicBool::new(false);
+    let tagging = |thread: usize| {
+        for nth in 0.. {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            // Names are never freed.
+            AllocTag::intern(&format!("{thread}-{}", nth % 4096));
+        }
+    };
+    let hung = std::thread::scope(|scope| {
+        let threads = (0..3).map(|thread| scope.spawn(move || tagging(thread))).collect::<Vec<_>>();
+        let hung = (0..CHILDREN * 5).filter(|_| !forked_child_ends()).count();
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        hung
+    });
+    assert_eq!(hung, 0, "children that did not end");
+}
+
+/// Forks a child that makes tags, and returns whether it came to its end by itself.
+fn forked_child_ends() -> bool {
+    // SAFETY: the child runs nothing but tags, which are meant to work there, and the C library, whose own locks are taken care
+    // of by it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the signal ends the child if it hangs.
+        unsafe { libc::alarm(20) };
+        let tags = [AllocTag::intern("of the child"), tag!("of its source"), tag!("of its source")];
+        let is_same = tags[1] == tags[2] && AllocTag::intern("of its source") == tags[1];
+        let has_names = tags.iter().all(|tag| !tag.to_string().is_empty()) && AllocTag::all().count() > 0;
+        // SAFETY: nothing of the child is to be cleaned up.
+        unsafe { libc::_exit(i32::from(!(is_same && has_names))) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's own, and the place for its status is a live variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    waited == child && status == 0
+}
+
+fn tags_trial() {
+    let mut parent = Command::new(std::env::current_exe().unwrap());
+    let ended = parent.env(TAGGING, "1").output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
 fn subject() -> Subject {
