@@ -287,6 +287,11 @@ impl<F: FrameSource> Member for PagePoolResource<F> {
         MemoryUsage::default()
     }
 
+    /// Returns nothing: the pool's state is asked.
+    fn spare(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
     /// Does nothing: the pool's state is told.
     fn stream_ends(&self, _: Stream, _: RawStream) {}
 }
@@ -371,6 +376,11 @@ impl Member for PoolState {
 
     fn usage(&self) -> MemoryUsage {
         self.memory_usage()
+    }
+
+    /// Returns the bytes of whole frames. A page that a block shares, or that something in a thread's magazine does, is not spare.
+    fn spare(&self) -> Bytes {
+        Bytes(self.lists().units_in_whole_frames() * UNIT)
     }
 
     fn stream_ends(&self, stream: Stream, _: RawStream) {

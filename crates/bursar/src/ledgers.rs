@@ -112,7 +112,7 @@ impl OpenLedger {
         let ledger = Ledger::for_device(context)?.measured_by(|| Err(Error::NoDevice));
         let reclaimer = ledger
             .on_reclaim(move |_| pools.upgrade().map_or(Bytes::ZERO, |context| context.trim()))
-            .with_cached_of(source(context), move || caches.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
+            .with_cached_of(source(context), move || caches.upgrade().map_or(Bytes::ZERO, |context| context.spare()));
         let publisher = publish_usage(&ledger, context);
         Ok(Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher })
     }
@@ -168,11 +168,6 @@ impl Admission for Ledgers {
             decided => decided,
         }
     }
-}
-
-/// Returns the bytes that the pools of a device hold and nobody uses.
-fn cached(context: &DeviceContext) -> Bytes {
-    context.usage().unwrap_or_default().cached
 }
 
 /// The number of tags that a ledger shows.

@@ -4,7 +4,7 @@ use bursar::fit::Spec;
 use bursar::ledger::{RefusalReason, Reservation, Subject, UsageReading};
 use bursar::memory::{Admission, ObservedResource};
 use bursar::prelude::*;
-use bursar::sim::Sim;
+use bursar::sim::{Random, Sim};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,6 +102,45 @@ fn l8_what_our_pools_only_keep_is_available_and_can_be_reserved() {
     assert_eq!(ledgers.available(&context).expect("works"), Bytes::ZERO);
     drop(reservation);
     memory.deallocate(used, stream).expect("its own");
+}
+
+/// Allocates and frees at random, and returns what is said to be available and what of that can be had: in one block, and by a
+/// reservation where no work is under way.
+fn available_in_the_end(seed: u64, is_immediate: bool) -> (Bytes, [Result<(), Error>; 2]) {
+    let builder = Sim::builder().device(Bytes::gib(1)).seed(seed);
+    let context = open(if is_immediate { builder.immediate() } else { builder }.build());
+    let (ledgers, mut random) = (Ledgers::default(), Random::new(seed));
+    let memory = pool(&ledgers, &context);
+    let streams = [(); 2].map(|()| context.create_stream(0).expect("a stream"));
+    let mut live = Vec::new();
+    for _ in 0..random.below(60) {
+        let stream = streams[random.index(2)];
+        if random.below(5) < 3 {
+            let most = 1 << (8 + random.below(19));
+            let bytes = random.below(most) + 1;
+            live.extend(memory.allocate(bytes, 256, stream, tag!("random")).ok());
+        } else if !live.is_empty() {
+            let block = live.swap_remove(random.index(live.len()));
+            memory.deallocate(block, stream).expect("its own");
+        }
+    }
+    let available = ledgers.available(&context).expect("works");
+    let reserved = if is_immediate { ledgers.reserve(&context, available).map(drop) } else { Ok(()) };
+    let block = memory.allocate(available.get(), 256, streams[0], tag!("all there is"));
+    let granted = block.map(|block| memory.deallocate(block, streams[0]).expect("its own"));
+    live.into_iter().for_each(|block| memory.deallocate(block, streams[0]).expect("its own"));
+    (available, [reserved, granted])
+}
+
+#[test]
+fn l8_what_is_said_to_be_available_can_be_had_in_one_piece() {
+    for (seed, is_immediate) in (0..200).map(|nth| (nth / 2, nth % 2 == 0)) {
+        let (available, had) = available_in_the_end(seed, is_immediate);
+        assert!(available >= Bytes::mib(256), "seed {seed}: {available} of 1 GiB, of which little is used");
+        for had in had {
+            had.unwrap_or_else(|error| panic!("seed {seed}, immediate {is_immediate}: {available}, and {error}"));
+        }
+    }
 }
 
 #[test]

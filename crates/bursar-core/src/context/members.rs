@@ -24,6 +24,9 @@ use std::time::Duration;
 ///     fn usage(&self) -> MemoryUsage {
 ///         MemoryUsage::default()
 ///     }
+///     fn spare(&self) -> Bytes {
+///         Bytes::ZERO
+///     }
 ///     fn stream_ends(&self, _: Stream, _: RawStream) {}
 /// }
 /// ```
@@ -33,6 +36,10 @@ pub trait Member: fmt::Debug + Send + Sync {
 
     /// Returns how much it holds, and how; called when a request was refused.
     fn usage(&self) -> MemoryUsage;
+
+    /// Returns how much of what nobody uses could be given back to the driver, once its work has run: never more than that.
+    /// Called by those who want to know what is available, which may take a look at everything that is free.
+    fn spare(&self) -> Bytes;
 
     /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by
     /// its raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
@@ -60,6 +67,11 @@ impl DeviceContext {
     /// Returns what the members hold together; `None` where there are none.
     pub fn usage(&self) -> Option<MemoryUsage> {
         self.members().iter().map(|member| member.usage()).reduce(MemoryUsage::and)
+    }
+
+    /// Returns what the members could give back together, once its work has run.
+    pub fn spare(&self) -> Bytes {
+        self.members().iter().fold(Bytes::ZERO, |sum, member| sum.saturating_add(member.spare()))
     }
 
     pub(super) fn members(&self) -> Vec<Arc<dyn Member>> {

@@ -17,7 +17,7 @@ use bursar_core::{Bytes, MemoryInfo, Result};
 pub struct Availability {
     /// The bytes that a newcomer could have.
     pub available: Bytes,
-    /// The bytes that are held or set aside, less what pools of this process hold without using it.
+    /// The bytes that are held or set aside, less what pools of this process could give back.
     pub charged: Bytes,
 }
 
@@ -27,8 +27,8 @@ impl Ledger {
         self.probe.as_ref().map(|probe| self.attachment.measure(probe, wait)).transpose()
     }
 
-    /// Returns what a newcomer could have now: what the driver has free and what pools of this process hold without
-    /// using it, less what others have set aside; at most what the limit leaves.
+    /// Returns what a newcomer could have now: what the driver has free and what pools of this process could give back, less
+    /// what others have set aside; at most what the limit leaves.
     ///
     /// ```
     /// use bursar::Bytes;

@@ -34,8 +34,7 @@ impl Reclaimer {
         Self { attachment: Arc::downgrade(&ledger.attachment), number }
     }
 
-    /// Adds a callback that returns the bytes a pool holds without using them: these are [available](Ledger::available)
-    /// to a newcomer.
+    /// Adds a callback that returns the bytes that could be given back: these are [available](Ledger::available) to a newcomer.
     pub fn with_cached(self, cached: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
         if let Some(attachment) = self.attachment.upgrade() {
             attachment.reclaimers.register_cached(self.number, None, Arc::new(cached));

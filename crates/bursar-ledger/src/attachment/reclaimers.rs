@@ -87,7 +87,7 @@ impl Reclaimers {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the bytes that pools of this process hold without using them, according to their callbacks.
+    /// Returns the bytes that pools of this process could give back, according to their callbacks.
     pub(crate) fn cached(&self) -> Bytes {
         let mut callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
         of_each_source(&mut callbacks, |(_, source, _)| *source);

@@ -325,6 +325,11 @@ impl<R: DeviceMemoryResource> Member for Watcher<R> {
         MemoryUsage { pending: Bytes(self.quarantine.bytes()), ..MemoryUsage::default() }
     }
 
+    /// Returns nothing: what is kept in quarantine is not spare.
+    fn spare(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
     fn stream_ends(&self, _: Stream, _: RawStream) {}
 }
 

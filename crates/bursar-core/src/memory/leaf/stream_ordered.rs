@@ -252,6 +252,11 @@ impl Member for AsyncMemory {
         MemoryUsage { held: self.bytes_outstanding(), pending: self.pending.bytes(), ..MemoryUsage::default() }
     }
 
+    /// Returns nothing: what the driver's pool keeps is the driver's to say.
+    fn spare(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
     fn stream_ends(&self, stream: Stream, raw: RawStream) {
         self.pending.stream_ends(&self.context, stream, raw);
     }
