@@ -81,12 +81,10 @@ def share() -> Share | None:
 def _refuse_lost_share() -> None:
     """Raises an error in a worker of Ray for which Ray counts bytes, and whose runtime environment is not that of its share."""
     ray: Any = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return
     try:
-        counted = ray.get_runtime_context().get_assigned_resources()
-    except AssertionError:
-        # A driver.
+        counted = ray.get_runtime_context().get_assigned_resources() if ray is not None and ray.is_initialized() else {}
+    except (AssertionError, AttributeError):
+        # A driver, or a Ray that is being imported.
         return
     if RESOURCE in counted:
         raise InvalidValue(
