@@ -21,6 +21,7 @@ import bursar
 import pytest
 from ray_cluster import RayCluster
 from ray_programs import Leaves, Looks, Parent, crash, look_once, modules, share_of, take_by_itself
+from ray_storm import Storm
 
 GIB = 1 << 30
 
@@ -147,6 +148,16 @@ def test_c1_forty_actors_never_put_a_card_over_its_limit(cluster: RayCluster) ->
         ray.kill(each)
     within(BACK, lambda: all(not Path(f"/proc/{each['pid']}").exists() for each in given), "the workers of forty actors")
     settle(cluster)
+
+
+@needs_ray
+def test_c2_a_storm_puts_no_card_over_its_limit_and_leaves_nothing_behind(cluster: RayCluster) -> None:
+    seed, seconds = int(os.environ.get("BURSAR_RAY_SEED", "23")), int(os.environ.get("BURSAR_RAY_STORM_MS", "3000")) / 1000
+    storm = Storm(cluster, seed)
+    storm.run(seconds)
+    print(f"BURSAR_RAY_SEED={seed}", storm.counts)
+    settle(cluster)
+    within(60, lambda: not any(card.waiting for node in cluster.nodes for card in node.ledger()), "requests without an actor")
 
 
 @needs_ray
