@@ -8,18 +8,17 @@ pub use options::GpuOptions;
 pub use sleep::{SleepOptions, WakeOptions};
 
 use crate::StreamPool;
-use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
-use crate::handle_memory::{HandleMemory, HandlesUnder, SharedSites};
-use crate::tagged_blocks::TaggedBlocks;
+use crate::handle_memory::{HandleMemory, HandlesUnder};
+use crate::live_blocks::{AllocationScope, LiveBlocks};
 use bursar_core::{
     Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, DeviceMemoryResourceExt as _, Driver,
     Error, HasContext, Layer, Link, MIN_ALIGN, MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 /// One device: its context, its memory and its streams. Clones share them, and keep them alive.
 ///
@@ -51,9 +50,7 @@ struct Shared {
     counted: Option<Arc<HandleMemory>>,
     /// The handles under this one.
     under: Arc<HandlesUnder>,
-    sites: SharedSites,
-    /// The live blocks by tag, where they are recorded.
-    tagged: Arc<OnceLock<TaggedBlocks>>,
+    live: LiveBlocks,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,
 }
@@ -120,9 +117,9 @@ impl Gpu {
 
     /// Makes a handle of a resource that others may use too.
     fn of_resource(memory: Arc<dyn DeviceMemoryResource>, streams: StreamPool) -> Self {
-        let sites = SharedSites::default();
-        let counted = Arc::new(HandleMemory::new(memory, sites.clone(), None));
-        Self::assemble(counted.clone(), streams, Some(counted), sites, Arc::default())
+        let live = LiveBlocks::default();
+        let counted = Arc::new(HandleMemory::new(memory, live.clone(), None));
+        Self::assemble(counted.clone(), streams, Some(counted), live)
     }
 
     /// Makes a handle with the streams of this one, and other memory of the same device.
@@ -132,19 +129,18 @@ impl Gpu {
 
     /// Makes a handle of a resource that it has to itself.
     fn of_own(memory: impl DeviceMemoryResource, streams: StreamPool) -> Self {
-        Self::assemble(Arc::new(memory), streams, None, SharedSites::default(), Arc::default())
+        Self::assemble(Arc::new(memory), streams, None, LiveBlocks::default())
     }
 
     fn assemble(
         memory: Arc<dyn DeviceMemoryResource>,
         streams: StreamPool,
         counted: Option<Arc<HandleMemory>>,
-        sites: SharedSites,
-        tagged: Arc<OnceLock<TaggedBlocks>>,
+        live: LiveBlocks,
     ) -> Self {
         let (context, frees) = (memory.context().clone(), streams.frees().clone());
         let (under, has_reported) = (Arc::default(), AtomicBool::new(false));
-        let shared = Shared { context, memory, streams, frees, counted, under, sites, tagged, has_reported };
+        let shared = Shared { context, memory, streams, frees, counted, under, live, has_reported };
         Self { shared: Arc::new(shared) }
     }
 
@@ -175,10 +171,10 @@ impl Gpu {
         L: Layer<Arc<dyn DeviceMemoryResource>>,
         L::Output: DeviceMemoryResource,
     {
-        let Shared { memory, streams, sites, tagged, under, .. } = &*self.shared;
-        let counted = Arc::new(HandleMemory::new(memory.clone(), sites.clone(), Some(under.clone())));
+        let Shared { memory, streams, live, under, .. } = &*self.shared;
+        let counted = Arc::new(HandleMemory::new(memory.clone(), live.clone(), Some(under.clone())));
         let layered = layer.layer(counted.clone())?;
-        Ok(Self::assemble(Arc::new(layered), streams.clone(), Some(counted), sites.clone(), tagged.clone()))
+        Ok(Self::assemble(Arc::new(layered), streams.clone(), Some(counted), live.clone()))
     }
 
     /// Returns the device's ordinal on the driver.
@@ -236,14 +232,13 @@ impl Gpu {
     /// above it, for the report of what is [still held](Self::still_held). Without this, nothing is recorded and it
     /// costs nothing.
     pub fn record_sites(&self) -> Result<()> {
-        let sites = self.shared.sites.get_or_init(AllocationSites::default);
-        self.context().sink().subscribe(&sites.observer())
+        self.shared.live.record_sites(self.context())
     }
 
     /// Attributes what this thread allocates to `location` until the result is dropped, if sites are recorded.
     #[inline]
     pub(crate) fn enter_site(&self, location: &'static Location<'static>) -> Option<AllocationScope> {
-        self.shared.sites.get().map(|_| AllocationScope::enter(location))
+        self.shared.live.has_sites().then(|| AllocationScope::enter(location))
     }
 
     /// Returns the number of blocks whose buffer is gone and whose free was refused, because their stream is being

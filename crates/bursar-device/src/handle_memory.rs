@@ -3,18 +3,15 @@
 //! What a handle allocates is counted here, so that limits and reports are about that handle alone, whatever others take
 //! from the same memory. Totals are kept in stripes: threads do not meet on them.
 
-use crate::allocation_sites::{AllocationScope, AllocationSites, UNCOUNTED_HANDLE};
+use crate::live_blocks::{AllocationScope, LiveBlocks, UNCOUNTED_HANDLE};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceId, DeviceMemoryResource, Holder, Holding, Refused, Result, Stream, Tally,
     ThreadIndex, forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// The places where blocks were allocated, once somebody has asked for them; handles of one family share it.
-pub(crate) type SharedSites = Arc<OnceLock<AllocationSites>>;
 
 /// The key under which a handle, which has one device, counts by tag.
 const ONLY: DeviceId = DeviceId(0);
@@ -26,7 +23,7 @@ pub(crate) struct HandleMemory {
     inner: Arc<dyn DeviceMemoryResource>,
     /// The number of the handle, unique in the process and not [`UNCOUNTED_HANDLE`].
     number: u64,
-    sites: SharedSites,
+    live: LiveBlocks,
     counts: Arc<HandleCounts>,
     /// The handle above, whose reports leave out what is counted here.
     above: Option<Arc<HandlesUnder>>,
@@ -35,7 +32,7 @@ pub(crate) struct HandleMemory {
 impl HandleMemory {
     pub(crate) fn new(
         inner: Arc<dyn DeviceMemoryResource>,
-        sites: SharedSites,
+        live: LiveBlocks,
         above: Option<Arc<HandlesUnder>>,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(UNCOUNTED_HANDLE + 1);
@@ -43,7 +40,7 @@ impl HandleMemory {
         if let Some(above) = &above {
             above.lock().live.push(counts.clone());
         }
-        Self { inner, number: NEXT.fetch_add(1, Ordering::Relaxed), sites, counts, above }
+        Self { inner, number: NEXT.fetch_add(1, Ordering::Relaxed), live, counts, above }
     }
 
     /// Returns the number that the handle's blocks are recorded under.
@@ -84,7 +81,7 @@ impl DeviceMemoryResource for HandleMemory {
     forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        let _scope = self.sites.get().map(|_| AllocationScope::enter_handle(self.number));
+        let _scope = self.live.has_sites().then(|| AllocationScope::enter_handle(self.number));
         let block = self.inner.allocate(bytes, align, stream, tag)?;
         self.counts.stripe().granted.fetch_add(block.granted().get(), Ordering::Release);
         self.counts.tags.granted(ONLY, tag, block.granted());

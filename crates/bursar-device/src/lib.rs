@@ -26,7 +26,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `leak`, `allocation_sites` | reports of memory that is still held, and where it was allocated |
+//! | `leak`, `live_blocks` | reports of memory that is still held; where it was allocated, and for which tag |
 //! | `deferred_frees` | frees of blocks in stream order, and those that were refused, to be tried again |
 //! | `stream_pool` | [`StreamPool`] and [`StreamLease`] |
 //! | `handle_memory` | the count of what one handle holds of memory that others use as well |
@@ -45,7 +45,6 @@
 //! no location, never a guess.
 #![forbid(unsafe_code)]
 
-mod allocation_sites;
 mod buffer;
 mod deferred_frees;
 mod device_pool;
@@ -54,9 +53,9 @@ mod graph;
 mod handle_memory;
 mod kernel;
 mod leak;
+mod live_blocks;
 mod slice;
 mod stream_pool;
-mod tagged_blocks;
 mod work;
 
 pub use buffer::{DeviceBuffer, RefusedIntoBlock};

@@ -1,7 +1,7 @@
 //! The memory that is held through a handle, and the handle's end.
 
 use super::{Gpu, Shared};
-use crate::allocation_sites::{AllocationSites, UNCOUNTED_HANDLE};
+use crate::live_blocks::UNCOUNTED_HANDLE;
 use crate::{Leak, LeakReport, WaitingFree};
 use bursar_core::{AllocTag, Bytes, Error, Generation, Holder, Holding};
 use std::cmp::Reverse;
@@ -112,8 +112,7 @@ impl Shared {
         let others = waiting.iter().map(|free| Holding { tag: free.tag, bytes: free.bytes, blocks: 1 });
         let holders = without(all, others.chain(self.under.holders()));
         let handle = self.counted.as_ref().map_or(UNCOUNTED_HANDLE, |own| own.number());
-        let live = |sites: &AllocationSites| sites.live(handle, &generations);
-        let sites = self.sites.get().map(live).unwrap_or_default();
+        let sites = self.live.sites(handle, &generations);
         Leak { waiting, failure, ..Leak::new(device, held, holders, sites) }
     }
 

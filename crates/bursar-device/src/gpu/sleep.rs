@@ -116,8 +116,7 @@ impl Gpu {
     /// Records from now on which blocks are of which tag, through this handle and all others of the device, so that the blocks
     /// of a tag can sleep by themselves. It costs each allocation and free a lookup.
     pub fn record_tags(&self) -> Result<()> {
-        let tagged = self.shared.tagged.get_or_init(Default::default);
-        self.context().sink().subscribe(&tagged.observer())
+        self.shared.live.record_tags(self.context())
     }
 
     /// Puts the memory of the device's pools to sleep: contents are copied to memory that `store` lends, device memory goes
@@ -215,6 +214,6 @@ impl Gpu {
 
     fn blocks_of(&self, tag: AllocTag) -> Result<Vec<Range<DevicePtr>>> {
         let unknown = Error::InvalidValue { what: "blocks are not recorded by tag: see `Gpu::record_tags`" };
-        self.shared.tagged.get().map(|tagged| tagged.of(tag)).ok_or(unknown)
+        self.shared.live.of(tag).ok_or(unknown)
     }
 }
