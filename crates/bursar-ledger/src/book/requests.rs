@@ -20,7 +20,8 @@ const WAKE: u64 = 1 << 3;
 const KEEP_PLACE: u64 = 1 << 4;
 const NUMBER: u64 = 1 << 8;
 
-const _: () = assert!(WITHDRAWN == 4 && WAKE == 8 && KEEP_PLACE == 16 && NUMBER == 256, "as format/layout.rs draws it");
+const _: () =
+    assert!(WITHDRAWN == 4 && WAKE == 8 && KEEP_PLACE == 16 && NUMBER == 256, "as format/layout/process.rs draws it");
 
 /// A request to a process about its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
