@@ -28,6 +28,7 @@
 mod account_charge;
 mod backoff;
 mod charge;
+mod frames;
 mod on_account;
 mod own_limit;
 mod refusals;
@@ -36,12 +37,12 @@ pub use on_account::OnAccount;
 pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
-    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Frame,
-    FrameRelease, FrameSource, Holder, Layer, LimitReading, PartCount, Record, Refused, RefusedFrame, Result, Stream,
-    Survey, SurveyStep, forward_holder, forward_memory_resource,
+    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Holder, Layer,
+    LimitReading, PartCount, Record, Refused, Result, Stream, Survey, SurveyStep, forward_holder,
+    forward_memory_resource,
 };
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A layer that limits what the memory below may hold: blocks of a resource, or frames of a frame source.
@@ -429,79 +430,6 @@ impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDe
             self.count().freed(tag, granted);
         }
         self.pay_back();
-        outcome
-    }
-}
-
-#[deny(clippy::missing_trait_methods)]
-impl<R: FrameSource, P: ChargePolicy> FrameSource for GlobalDeviceBudgetResource<R, P> {
-    fn frame_granularity(&self) -> Bytes {
-        self.inner.frame_granularity()
-    }
-
-    fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
-        self.inner.granted_frame(bytes)
-    }
-
-    /// Charges a frame and makes it. A refusal is not recorded here: it is for whoever asked for frames to say whether
-    /// a request of theirs failed for want of one.
-    fn create_frame(&self, bytes: u64) -> Result<Frame> {
-        let granted = self.inner.granted_frame(bytes)?;
-        self.admit(granted)?;
-        self.conclude(granted, self.inner.create_frame(bytes))
-    }
-
-    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        let outcome = self.inner.release_frame(frame);
-        self.pay_back();
-        outcome
-    }
-
-    fn release(&self) -> Arc<dyn FrameRelease> {
-        let (below, inner) = (self.inner.release(), Arc::downgrade(&self.inner));
-        Arc::new(ChargedRelease { below, inner, policy: self.policy.clone() })
-    }
-
-    fn keep_place(&self, bytes: Bytes) {
-        self.policy.keep_place(bytes);
-        self.inner.keep_place(bytes);
-    }
-
-    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
-        self.policy.take_place(&*self.inner, bytes, patience)?;
-        self.inner.take_place(bytes, patience).inspect_err(|_| self.policy.give_up_place(bytes))
-    }
-
-    fn give_up_place(&self, bytes: Bytes) {
-        self.inner.give_up_place(bytes);
-        self.policy.give_up_place(bytes);
-    }
-
-    /// Makes a frame that is charged already.
-    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
-        self.inner.create_frame_in_place(bytes)
-    }
-}
-
-/// The way back for frames that stay charged until they are released, also when the budget is gone.
-struct ChargedRelease<R, P> {
-    below: Arc<dyn FrameRelease>,
-    inner: Weak<R>,
-    policy: Arc<P>,
-}
-
-impl<R, P> fmt::Debug for ChargedRelease<R, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChargedRelease").field("below", &self.below).finish_non_exhaustive()
-    }
-}
-
-impl<R: Holder, P: ChargePolicy> FrameRelease for ChargedRelease<R, P> {
-    fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame> {
-        let outcome = self.below.release(context, frame);
-        if let Some(inner) = self.inner.upgrade() {
-            self.policy.pay_back(&*inner);
-        }
         outcome
     }
 }
