@@ -11,7 +11,8 @@ use bursar_core::{
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
 use bursar_sim::Sim;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn asleep(rig: &Rig) -> SleepState {
@@ -72,6 +73,50 @@ fn z9_a_sleeping_pool_refuses_requests_by_name_and_remembers_frees() {
     rig.pool.trim(Bytes::ZERO);
     assert_eq!(rig.driver_held(), Bytes::ZERO, "what was freed meanwhile is free");
     rig.finish();
+}
+
+/// A block that is freed before any driver call of a sleep and a wake, while contents are copied too, is free once it is awake,
+/// and others hold what they held.
+#[test]
+fn z9_a_block_that_is_freed_at_any_moment_of_a_sleep_and_a_wake_is_free_when_it_wakes() {
+    let mut freed_asleep = 0;
+    for nth in 1.. {
+        let (rig, hooked) = Rig::hooked(nth, 64, &small());
+        let stream = rig.stream();
+        let [kept, freed] = [FRAME / 2, 2 * FRAME + FRAME / 4].map(|bytes| rig.allocate(bytes, stream));
+        [&kept, &freed].into_iter().for_each(|block| rig.fill(block, 6, stream));
+        let (left, calls) = (Mutex::new(Some(freed)), AtomicU64::new(0));
+        let (free, pool) = (Arc::new(left), Arc::downgrade(&rig.pool));
+        hooked.set({
+            let free = free.clone();
+            move |call| {
+                if call == "note" || calls.fetch_add(1, SeqCst) + 1 != nth {
+                    return;
+                }
+                let block = free.lock().expect("nobody panics").take();
+                if let (Some(pool), Some(block)) = (pool.upgrade(), block) {
+                    pool.deallocate(block, stream).expect("its own");
+                }
+            }
+        });
+        rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+        freed_asleep += u64::from(free.lock().expect("nobody panics").is_none());
+        rig.pool.wake(&WakeRequest::default()).expect("awake");
+        rig.expect(&kept, 6, stream);
+        let left = free.lock().expect("nobody panics").take();
+        let is_over = left.is_some();
+        left.into_iter().chain([kept]).for_each(|block| rig.free(block));
+        rig.context.synchronize(stream).expect("the device works");
+        rig.pool.trim(Bytes::ZERO);
+        assert_eq!((rig.pool.bytes_outstanding(), rig.driver_held()), (Bytes::ZERO, Bytes::ZERO), "call {nth}");
+        drop(hooked);
+        rig.finish();
+        if is_over {
+            assert!(nth - freed_asleep > 5, "it was freed during the wake too");
+            break;
+        }
+    }
+    assert!(freed_asleep > 5, "{freed_asleep} calls of a sleep");
 }
 
 #[test]

@@ -122,6 +122,50 @@ fn z14_addresses_that_nothing_wakes_at_are_used_while_the_rest_sleeps() {
     rig.finish();
 }
 
+/// A block that reaches into addresses that nothing woke at is freed like any other while the rest sleeps.
+#[test]
+fn z14_a_block_at_such_addresses_is_freed_while_the_rest_sleeps() {
+    let rig = SleepRig::new(9, 16, &small(), None);
+    let stream = rig.stream();
+    let [beside, before] =
+        [FRAME / 2, FRAME / 2].map(|bytes| rig.pool.allocate(bytes, 256, stream, tag!("awake")).expect("room"));
+    let [gone, kept] = allocate(&rig, [4, 4], stream);
+    let gone_at = range_of(&gone);
+    rig.pool.sleep(&Heap::default(), &only(&[&gone, &kept], false)).expect("asleep");
+    [gone, before].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.purse.charge(Bytes(13 * FRAME)).expect("room");
+    assert!(rig.pool.wake(&WakeRequest::default()).is_err_and(|refused| refused.is_capacity()));
+    for _ in 0..4 {
+        // There is room for one at a time, half of it in the page that is free by half.
+        let block = rig.pool.allocate(2 * FRAME, 256, stream, tag!("fresh")).expect("room for 2");
+        let Range { start, end } = range_of(&block);
+        assert!(start < gone_at.start && gone_at.start < end, "it reaches into what was freed");
+        rig.pool.deallocate(block, stream).expect("its own");
+    }
+    rig.purse.release(Bytes(13 * FRAME));
+    rig.pool.wake(&WakeRequest::default()).expect("room");
+    [beside, kept].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.finish();
+}
+
+/// Where there is room for a part only, it is the part that all of the pool needs to be awake.
+#[test]
+fn z14_what_fell_asleep_last_wakes_first() {
+    let rig = SleepRig::new(10, 8, &small(), None);
+    let stream = rig.stream();
+    let [of_a_tag, other] = allocate(&rig, [3, 4], stream);
+    rig.pool.sleep(&Heap::default(), &only(&[&of_a_tag], false)).expect("asleep");
+    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.purse.charge(Bytes(3 * FRAME)).expect("room");
+    assert!(rig.pool.wake(&WakeRequest::default()).is_err_and(|refused| refused.is_capacity()));
+    assert_eq!((rig.state(), rig.pool.held()), (SleepState::Partly, Bytes(4 * FRAME)));
+    rig.context.check_awake(other.ptr()).expect("it is awake");
+    rig.purse.release(Bytes(3 * FRAME));
+    rig.pool.wake(&WakeRequest::default()).expect("room");
+    [of_a_tag, other].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+    rig.finish();
+}
+
 /// A block of a tag that is freed while all of the pool sleeps too is in neither's way.
 #[test]
 fn z14_a_block_that_is_freed_in_two_sleeps_does_not_wake() {

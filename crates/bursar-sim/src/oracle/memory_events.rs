@@ -280,7 +280,9 @@ impl Oracle {
         };
         let range = start..block.end;
         let op = Operation { tag: block.tag, ..ended.of(&range).op };
-        let late = device_memory.accesses.unordered(range.clone(), clock);
+        let mut late = device_memory.accesses.unordered(range.clone(), clock);
+        // What sleeps is only copied by whoever has it sleep, who keeps the free until it is awake: that comes after the copies.
+        late.retain(|(part, _)| !device_memory.is_asleep(part.start));
         if !self.report_unordered(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.began.epoch) {
             self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), block.began)], op);
         }
