@@ -14,7 +14,7 @@
 //! # Modules
 //!
 //! `rows` describes drivers and stacks, `rig` builds one stack for a trial, `table` makes the trials, `trials/` has the
-//! clauses, one file for each topic, `libcuda` runs a test once more with the simulated library, and `program` and `uses` generate and run programs. Besides the core this crate depends on
+//! clauses, one file for each topic, `libcuda` runs a test once more with the simulated library, `program` and `uses` generate and run programs, and `sleep` has what the tests of other crates share about sleep and wake. Besides the core this crate depends on
 //! the simulator: what is promised about failing drivers is promised on every driver, and [`Faults`](bursar_sim::Faults)
 //! wraps any of them.
 
@@ -22,6 +22,7 @@ mod libcuda;
 pub mod program;
 mod rig;
 mod rows;
+pub mod sleep;
 mod table;
 pub mod trials;
 pub mod uses;

@@ -3,24 +3,16 @@
 
 mod common;
 
+use bursar_conformance::sleep::Heap;
 use bursar_core::{
-    AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, HostMemory,
-    HostStore, Pattern, Result, SleepRequest, Sleeper, Stack, Stream, WakeRequest, leaf, tag,
+    AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, Pattern,
+    Result, SleepRequest, Sleeper, Stack, Stream, WakeRequest, leaf, tag,
 };
 use bursar_memory::{Guard, PagePool};
 use bursar_sim::{Random, Sim};
 use common::{RandomSize, context};
 use std::sync::Arc;
 use std::time::Duration;
-
-#[derive(Debug)]
-struct Heap;
-
-impl HostStore for Heap {
-    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
-        Ok(Box::new(vec![0u8; bytes]))
-    }
-}
 
 /// A guard over a pool on a simulated device.
 struct Desk {

@@ -1,22 +1,13 @@
 //! Graphs whose memory sleeps.
 
 use super::{LEN, add_one, pooled};
+use bursar_conformance::sleep::Heap;
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource as _, Error, Graph, Holder as _, HostMemory, HostStore, Result,
-    SleepState, StreamMisuse, tag,
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource as _, Error, Graph, Holder as _, Result, SleepState,
+    StreamMisuse, tag,
 };
 use bursar_device::{DeviceBuffer, Gpu, SleepOptions, StreamLease, WakeOptions};
 use bursar_sim::Sim;
-
-/// Host memory that is not pinned.
-#[derive(Debug)]
-pub(super) struct Heap;
-
-impl HostStore for Heap {
-    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
-        Ok(Box::new(vec![0u8; bytes]))
-    }
-}
 
 /// Captures a graph that adds one to an input and leaves the sum behind.
 pub(super) fn sum(gpu: &Gpu, stream: &StreamLease, input: &DeviceBuffer<u32>) -> Result<(Graph, DeviceBuffer<u32>)> {

@@ -1,27 +1,12 @@
 //! Every driver call of a sleep and a wake fails once while graphs live: they compute the same afterwards.
 
-use super::sleep::{Heap, sum};
+use super::sleep::sum;
 use super::{LEN, pooled_over};
-use bursar_core::{Bytes, Result, SleepState, Status, tag};
+use bursar_conformance::sleep::{Heap, in_the_end, with_each_failure};
+use bursar_core::{Bytes, SleepState, Status, tag};
 use bursar_device::{SleepOptions, WakeOptions};
-use bursar_sim::{Call, Faults, Sim};
+use bursar_sim::{Faults, Sim};
 use std::sync::Arc;
-
-/// The number of times that something which failed is tried again without faults.
-const TRIES: u32 = 4;
-
-/// Tries until it succeeds: a failure that the device remembers is reported once, by whichever call comes next.
-#[track_caller]
-fn in_the_end<T>(mut act: impl FnMut() -> Result<T>) -> T {
-    let mut last = None;
-    for _ in 0..TRIES {
-        match act() {
-            Ok(done) => return done,
-            Err(error) => last = Some(error),
-        }
-    }
-    panic!("it still fails: {last:?}");
-}
 
 /// Sleeps and wakes with a graph alive, after `arm`.
 fn survives(seed: u64, arm: impl FnOnce(&Faults)) -> Arc<Faults> {
@@ -61,13 +46,8 @@ fn survives(seed: u64, arm: impl FnOnce(&Faults)) -> Arc<Faults> {
 #[test]
 fn z7_a_failure_of_any_call_leaves_graphs_with_what_they_had() {
     let counted = survives(0, |_| {});
-    let calls: Vec<_> = Call::ALL.iter().map(|&call| (call, counted.calls(call))).collect();
-    let mut kinds = 0;
-    for (call, made) in calls.into_iter().filter(|(call, made)| call.can_fail() && *made > 0) {
-        kinds += 1;
-        for nth in (1..=made).filter(|nth| *nth <= 4 || nth % 7 == 0) {
-            survives(nth, |faults| faults.fail_nth(call, nth, Status::InvalidValue));
-        }
-    }
+    let (kinds, _) = with_each_failure(&counted, 7, |call, nth| {
+        survives(nth, |faults| faults.fail_nth(call, nth, Status::InvalidValue));
+    });
     assert!(kinds >= 8, "{kinds} kinds of calls");
 }

@@ -5,89 +5,25 @@
 #![allow(unsafe_code)]
 
 use super::programs::{Program, with_seeds};
-use super::sleep::Heap;
 use super::{pooled, pooled_over};
+use bursar_conformance::sleep::{BrokenDriver, Heap, SleepDefect};
 use bursar_core::{
-    AllocTag, DeviceBlock, DeviceId, DeviceMemoryResource as _, Driver, DriverResult, Error, GraphMemory, Pattern,
-    Progress, RawGraphExec, RawStream, Result, StreamMisuse, driver_methods, tag,
+    AllocTag, DeviceBlock, DeviceId, DeviceMemoryResource as _, Error, GraphMemory, Pattern, RawGraphExec, RawStream,
+    Result, StreamMisuse, tag,
 };
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
 use bursar_sim::{Random, Sim};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const GPU: DeviceId = DeviceId(0);
 
-/// A way to be broken on purpose.
+/// A part that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     /// The memory of a graph that is still launched is given to others.
     GivesMemoryToOthers,
-    /// Streams are taken for idle that are not: memory is unmapped under a launch.
-    WaitsForNobody,
-    /// Copies back are taken for done that are not: memory is awake before its contents are.
-    WakesTooEarly,
-}
-
-/// A driver with a defect.
-#[derive(Debug)]
-struct BrokenDriver {
-    inner: Arc<Sim>,
-    defect: Defect,
-    has_copied_back: AtomicBool,
-}
-
-macro_rules! broken {
-    (unsafe fn stream_query $($rest:tt)*) => {};
-    (unsafe fn stream_synchronize $($rest:tt)*) => {};
-    (unsafe fn copy_to_device $($rest:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $answer {
-            self.inner.$method($($arg),*)
-        }
-    };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
-            // SAFETY: the caller's own promise.
-            unsafe { self.inner.$method($($arg),*) }
-        }
-    };
-}
-
-// SAFETY: what is given out is what the simulator gave out; the rest is what it reports.
-#[deny(clippy::missing_trait_methods)]
-unsafe impl Driver for BrokenDriver {
-    driver_methods!(broken);
-
-    unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
-        match self.defect {
-            Defect::WaitsForNobody => Ok(Progress::Complete),
-            // SAFETY: the caller's own promise.
-            _ => unsafe { self.inner.stream_query(device, stream) },
-        }
-    }
-
-    unsafe fn stream_synchronize(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        if self.defect == Defect::WakesTooEarly && self.has_copied_back.swap(false, SeqCst) {
-            return Ok(());
-        }
-        // SAFETY: the caller's own promise.
-        unsafe { self.inner.stream_synchronize(device, stream) }
-    }
-
-    unsafe fn copy_to_device(
-        &self,
-        device: DeviceId,
-        stream: RawStream,
-        dst: bursar_core::DevicePtr,
-        src: *const u8,
-        bytes: u64,
-    ) -> DriverResult<()> {
-        self.has_copied_back.store(true, SeqCst);
-        // SAFETY: the caller's own promise.
-        unsafe { self.inner.copy_to_device(device, stream, dst, src, bytes) }
-    }
+    /// The driver.
+    Driver(SleepDefect),
 }
 
 /// A graph that a library captured by itself, and launches on the stream that it was captured on.
@@ -289,8 +225,10 @@ fn z9_generated_programs_with_graphs_that_sleep_have_no_hazard() {
 /// Returns whether the simulator, or the program itself, finds the defect.
 fn is_found(seed: u64, defect: Defect) -> bool {
     let sim = Sim::seeded(seed);
-    let gpu =
-        pooled_over(Arc::new(BrokenDriver { inner: sim.clone(), defect, has_copied_back: AtomicBool::new(false) }));
+    let gpu = match defect {
+        Defect::GivesMemoryToOthers => pooled(&sim),
+        Defect::Driver(defect) => pooled_over(BrokenDriver::new(sim.clone(), defect)),
+    };
     let ended = catch_unwind(AssertUnwindSafe(|| run_over(&gpu, seed, Some(defect))));
     let is_found = ended.is_err() || !sim.hazards().is_empty();
     // What is left of a broken program has nothing more to say.
@@ -301,7 +239,8 @@ fn is_found(seed: u64, defect: Defect) -> bool {
 
 #[test]
 fn z9_programs_with_a_part_that_is_broken_are_found() {
-    for defect in [Defect::GivesMemoryToOthers, Defect::WaitsForNobody, Defect::WakesTooEarly] {
+    let of_driver = [SleepDefect::WaitsForNobody, SleepDefect::WakesTooEarly].map(Defect::Driver);
+    for defect in of_driver.into_iter().chain([Defect::GivesMemoryToOthers]) {
         let found = (0..64).find(|seed| is_found(*seed, defect));
         assert!(found.is_some(), "{defect:?} was not found");
     }

@@ -3,7 +3,7 @@
 
 use crate::common::Purse;
 use crate::rig::{FRAME, Rig, small};
-use crate::sleep_rig::Heap;
+use bursar_conformance::sleep::Heap;
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
     Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper,
@@ -31,7 +31,7 @@ fn z5_blocks_are_where_they_were_and_hold_what_they_held() {
         rig.fill(&small, 9, b);
         rig.free(gone);
         let held = rig.pool.held();
-        let report = rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+        let report = rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
         assert_eq!((rig.pool.held(), rig.driver_held(), asleep(&rig)), (Bytes::ZERO, Bytes::ZERO, SleepState::Asleep));
         assert_eq!(rig.budget.charged_bytes(), Bytes::ZERO);
         assert!(report.released <= held && report.saved >= Bytes(5 * FRAME + 2000), "{report:?}");
@@ -56,7 +56,7 @@ fn z9_a_sleeping_pool_refuses_requests_by_name_and_remembers_frees() {
     let (a, b) = (rig.stream(), rig.stream());
     let [kept, freed, elsewhere] = [rig.allocate(FRAME, a), rig.allocate(1000, a), rig.allocate(3 * FRAME, a)];
     rig.fill(&kept, 1, a);
-    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     for bytes in [1000, FRAME] {
         let refused = rig.try_allocate(bytes, a).expect_err("it sleeps");
         assert!(matches!(refused, Error::Asleep { is_moving: false, .. }), "{refused}");
@@ -99,7 +99,7 @@ fn z9_a_block_that_is_freed_at_any_moment_of_a_sleep_and_a_wake_is_free_when_it_
                 }
             }
         });
-        rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+        rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
         freed_asleep += u64::from(free.lock().expect("nobody panics").is_none());
         rig.pool.wake(&WakeRequest::default()).expect("awake");
         rig.expect(&kept, 6, stream);
@@ -127,7 +127,7 @@ fn z6_the_charge_is_back_while_a_pool_sleeps_and_nobody_else_gets_its_addresses(
     let stream = context.create_stream(0).expect("a stream");
     let block = one.allocate(48 << 20, 256, stream, tag!("one")).expect("room");
     assert!(other.allocate(48 << 20, 256, stream, tag!("other")).is_err());
-    one.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    one.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     assert_eq!(purse.held(), Bytes::ZERO);
     let taken = other.allocate(48 << 20, 256, stream, tag!("other")).expect("room, now that the first sleeps");
     let (first, second) = (block.ptr().0, taken.ptr().0);
@@ -160,13 +160,13 @@ fn z8_whoever_keeps_his_place_wakes_without_being_refused_and_others_wait() {
     let stream = context.create_stream(0).expect("a stream");
     let block = one.allocate(48 << 20, 256, stream, tag!("one")).expect("room");
     let request = SleepRequest { keep_place: true, ..SleepRequest::default() };
-    one.sleep(&Heap::default(), &request).expect("asleep");
+    one.sleep(&Heap, &request).expect("asleep");
     assert_eq!((purse.held(), one.held()), (Bytes::mib(48), Bytes::ZERO), "the place is kept, the memory is not");
     assert!(other.allocate(32 << 20, 256, stream, tag!("other")).is_err_and(|error| error.is_capacity()));
     one.wake(&WakeRequest::default()).expect("its place");
     assert_eq!((purse.held(), one.held()), (Bytes::mib(48), Bytes::mib(48)), "charged once");
 
-    one.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    one.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     let taken = other.allocate(32 << 20, 256, stream, tag!("other")).expect("room");
     std::thread::scope(|scope| {
         let waking =
@@ -192,7 +192,7 @@ fn z8_a_place_is_kept_under_a_limit_of_ones_own_too() {
     let [kept, other] = [rig.allocate(8 * FRAME, stream), rig.allocate(4 * FRAME, stream)];
     let only = Some((tag!("kept"), vec![kept.ptr()..kept.ptr().offset(8 * FRAME)]));
     let request = SleepRequest { only, keep_place: true, ..SleepRequest::default() };
-    let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    let report = rig.pool.sleep(&Heap, &request).expect("asleep");
     assert_eq!((report.released, report.kept), (Bytes(8 * FRAME), Bytes::ZERO));
     assert_eq!(rig.pool.sleep_reading().state, SleepState::Partly);
     let more = rig.allocate(4 * FRAME, stream);
@@ -214,7 +214,7 @@ fn z5_the_blocks_of_a_tag_sleep_while_others_are_used() {
         }
         let blocks = [&first, &third].map(|block| block.ptr()..block.ptr().offset(block.granted().get())).to_vec();
         let request = SleepRequest { only: Some((tag!("some"), blocks)), ..SleepRequest::default() };
-        let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+        let report = rig.pool.sleep(&Heap, &request).expect("asleep");
         assert!(report.released >= Bytes(15 * FRAME) && report.kept < Bytes(2 * FRAME), "{report:?}");
         rig.expect(&second, 2, stream);
         // What is granted meanwhile lies elsewhere, also where a block that sleeps was freed.
@@ -244,9 +244,9 @@ fn z6_what_sleeps_already_is_not_reported_as_kept() {
     let range = |block: &DeviceBlock| block.ptr()..block.ptr().offset(block.granted().get());
     let request =
         SleepRequest { only: Some((tag!("some"), vec![range(&first), range(&second)])), ..SleepRequest::default() };
-    let once = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    let once = rig.pool.sleep(&Heap, &request).expect("asleep");
     assert!(once.released >= Bytes(15 * FRAME) && once.kept < Bytes(2 * FRAME), "{once:?}");
-    let again = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    let again = rig.pool.sleep(&Heap, &request).expect("asleep");
     assert_eq!((again.released, again.saved, again.kept), (Bytes::ZERO, Bytes::ZERO, once.kept));
     rig.pool.wake(&WakeRequest::default()).expect("awake");
     [first, other, second].into_iter().for_each(|block| rig.free(block));
@@ -262,7 +262,7 @@ fn z9_a_process_that_was_forked_off_moves_nothing() {
     // SAFETY: the child uses nothing but the pool, which no other thread knows, and ends without cleaning up.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let slept = rig.pool.sleep(&Heap::default(), &SleepRequest::default());
+        let slept = rig.pool.sleep(&Heap, &SleepRequest::default());
         let woken = rig.pool.wake(&WakeRequest::default());
         let is_refused =
             slept.is_err_and(|error| error == Error::Forked) && woken.is_err_and(|error| error == Error::Forked);
@@ -273,7 +273,7 @@ fn z9_a_process_that_was_forked_off_moves_nothing() {
     // SAFETY: the status is this function's own.
     let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((ended, status), (child, 0), "it was not refused");
-    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     rig.pool.wake(&WakeRequest::default()).expect("awake");
     rig.free(block);
     rig.finish();

@@ -6,7 +6,8 @@
 
 use crate::common::RandomSize;
 use crate::rig::FRAME;
-use crate::sleep_rig::{Defect, Heap, SleepRig};
+use crate::sleep_rig::{Defect, SleepRig};
+use bursar_conformance::sleep::{Heap, SleepDefect};
 use bursar_core::{
     Access, Account, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, Error, Holder, Pattern,
     SleepRequest, SleepState, Sleeper, Stream, Submission, TrackedBlock, WakeRequest, tag,
@@ -170,7 +171,7 @@ impl<'a> Program<'a> {
             piece: Bytes::mib(1 + self.random.below(8)),
             ..SleepRequest::default()
         };
-        let report = self.rig.pool.sleep(&Heap::default(), &request).expect("nothing keeps it awake");
+        let report = self.rig.pool.sleep(&Heap, &request).expect("nothing keeps it awake");
         let slept = !self.is_whole;
         self.is_whole |= tag.is_none();
         for (nth, live) in self.live.iter_mut().enumerate() {
@@ -307,7 +308,8 @@ fn z5_programs_that_sleep_and_wake_lose_nothing_and_touch_nothing_early() {
 
 #[test]
 fn z7_parts_that_are_broken_on_purpose_are_found() {
-    let defects = [Defect::WaitsForNobody, Defect::WakesTooEarly, Defect::ForgetsContents, Defect::KeepsCharge];
+    let of_driver = [SleepDefect::WaitsForNobody, SleepDefect::WakesTooEarly, SleepDefect::ForgetsContents];
+    let defects = of_driver.into_iter().map(Defect::Driver).chain([Defect::KeepsCharge]);
     let found = defects.map(|defect| {
         let is_found = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed, Some(defect)))).is_err();
         (defect, (0..64).find(is_found))
@@ -336,7 +338,7 @@ fn z9_threads_that_declare_their_uses_meet_no_sleeping_memory() {
                 .collect();
             scope.spawn(|| {
                 while !is_over.load(SeqCst) {
-                    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("uses end");
+                    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("uses end");
                     std::thread::yield_now();
                     rig.pool.wake(&WakeRequest::default()).expect("there is room");
                     std::thread::yield_now();
@@ -407,11 +409,11 @@ fn z9_a_use_that_is_open_is_waited_for_and_the_next_is_refused() {
     let block = TrackedBlock::new(&*rig.pool, rig.pool.allocate(FRAME, 256, stream, tag!("used")).expect("room"));
     let using = rig.context.prepare_block_use(&block, stream, Access::Write).expect("awake");
     let request = SleepRequest { patience: Duration::from_millis(5), ..SleepRequest::default() };
-    let refused = rig.pool.sleep(&Heap::default(), &request).expect_err("the use is open");
+    let refused = rig.pool.sleep(&Heap, &request).expect_err("the use is open");
     assert!(matches!(refused, Error::StillInUse { waited_ms: 5.., .. }), "{refused}");
     assert_eq!(rig.state(), SleepState::Awake);
     drop(using);
-    rig.pool.sleep(&Heap::default(), &request).expect("nothing is used");
+    rig.pool.sleep(&Heap, &request).expect("nothing is used");
     let refused = rig.context.prepare_block_use(&block, stream, Access::Read).expect_err("it sleeps");
     assert!(matches!(refused, Error::Asleep { .. }), "{refused}");
     let refused = rig.context.copy_to_host(block.block(), 0, &mut [0; 4], stream).expect_err("it sleeps");
@@ -427,7 +429,7 @@ fn z9_a_raw_use_of_what_sleeps_is_named_by_the_simulator() {
     let rig = SleepRig::new(1, 64, &PagePool::default(), None);
     let stream = rig.stream();
     let block = rig.pool.allocate(FRAME, 256, stream, tag!("weights")).expect("room");
-    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     let look = bursar_sim::Launch::new("decode").reads(block.ptr(), 64);
     let raw = rig.context.hold(stream).expect("a live stream").raw();
     let _submitted = rig.sim.launch(rig.context.device(), raw, look);

@@ -3,105 +3,24 @@
 
 use crate::common::{self, Purse};
 use crate::rig::FRAME;
+use bursar_conformance::sleep::{BrokenDriver, SleepDefect};
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceBlock, DeviceContext, Driver, DriverResult, Frame, FrameRelease, FrameSource, Holder, HostMemory,
-    HostStore, Layer, Pattern, Progress, RawStream, RefusedFrame, Result, SleepState, Sleeper, Stream, driver_methods,
-    forward_holder,
+    Bytes, DeviceBlock, DeviceContext, Driver, Frame, FrameRelease, FrameSource, Holder, Layer, Pattern, RawStream,
+    RefusedFrame, Result, SleepState, Sleeper, Stream, forward_holder,
 };
 use bursar_memory::{GlobalDeviceBudgetResource, OnAccount, PagePool};
 use bursar_sim::{Faults, Launch, Sim, Stall};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Host memory that is not pinned, and how much of it was ever lent.
-#[derive(Debug, Default)]
-pub(crate) struct Heap {
-    pub(crate) lent: AtomicU64,
-}
-
-impl HostStore for Heap {
-    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
-        self.lent.fetch_add(bytes as u64, SeqCst);
-        Ok(Box::new(vec![0u8; bytes]))
-    }
-}
-
-/// A way to be broken on purpose.
+/// A part that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Streams are taken for idle that are not: memory is unmapped while one works on it.
-    WaitsForNobody,
-    /// Copies back are taken for done that are not: memory is awake before its contents are.
-    WakesTooEarly,
-    /// Contents are not copied back at all.
-    ForgetsContents,
+    /// The driver.
+    Driver(SleepDefect),
     /// Frames are given back, and their charge is not.
     KeepsCharge,
-}
-
-/// A driver with a defect.
-#[derive(Debug)]
-struct BrokenDriver {
-    inner: Arc<dyn Driver>,
-    defect: Defect,
-    has_copied_back: AtomicBool,
-}
-
-macro_rules! broken {
-    (unsafe fn stream_query $($rest:tt)*) => {};
-    (unsafe fn stream_synchronize $($rest:tt)*) => {};
-    (unsafe fn copy_to_device $($rest:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $answer {
-            self.inner.$method($($arg),*)
-        }
-    };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
-            // SAFETY: the caller's own promise.
-            unsafe { self.inner.$method($($arg),*) }
-        }
-    };
-}
-
-// SAFETY: what is given out is what a driver that upholds the contract gave out; the rest is what the simulator reports.
-#[deny(clippy::missing_trait_methods)]
-unsafe impl Driver for BrokenDriver {
-    driver_methods!(broken);
-
-    unsafe fn stream_query(&self, device: bursar_core::DeviceId, stream: RawStream) -> DriverResult<Progress> {
-        match self.defect {
-            Defect::WaitsForNobody => Ok(Progress::Complete),
-            // SAFETY: the caller's own promise.
-            _ => unsafe { self.inner.stream_query(device, stream) },
-        }
-    }
-
-    unsafe fn stream_synchronize(&self, device: bursar_core::DeviceId, stream: RawStream) -> DriverResult<()> {
-        if self.defect == Defect::WakesTooEarly && self.has_copied_back.swap(false, SeqCst) {
-            return Ok(());
-        }
-        // SAFETY: the caller's own promise.
-        unsafe { self.inner.stream_synchronize(device, stream) }
-    }
-
-    unsafe fn copy_to_device(
-        &self,
-        device: bursar_core::DeviceId,
-        stream: RawStream,
-        dst: bursar_core::DevicePtr,
-        src: *const u8,
-        bytes: u64,
-    ) -> DriverResult<()> {
-        self.has_copied_back.store(true, SeqCst);
-        if self.defect == Defect::ForgetsContents {
-            return Ok(());
-        }
-        // SAFETY: the caller's own promise.
-        unsafe { self.inner.copy_to_device(device, stream, dst, src, bytes) }
-    }
 }
 
 type Budget = Arc<GlobalDeviceBudgetResource<DeviceFrames, OnAccount>>;
@@ -167,9 +86,7 @@ impl SleepRig {
         let faults = Faults::new(sim.clone());
         let driver: Arc<dyn Driver> = match defect {
             None | Some(Defect::KeepsCharge) => faults.clone(),
-            Some(defect) => {
-                Arc::new(BrokenDriver { inner: faults.clone(), defect, has_copied_back: AtomicBool::new(false) })
-            }
+            Some(Defect::Driver(defect)) => BrokenDriver::new(faults.clone(), defect),
         };
         let (context, limit) = (common::context(driver), Bytes(frames * FRAME));
         let purse = Purse::of(limit);

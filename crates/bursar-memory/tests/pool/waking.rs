@@ -1,7 +1,8 @@
 //! Z14: waking takes memory for the pages that blocks are in, and what is free elsewhere goes back before it is refused.
 
 use crate::rig::{FRAME, Rig, small};
-use crate::sleep_rig::{Heap, SleepRig};
+use crate::sleep_rig::SleepRig;
+use bursar_conformance::sleep::Heap;
 use bursar_core::{
     Account, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, SleepRequest, SleepState, Sleeper, Stream,
     WakeRequest, tag,
@@ -33,7 +34,7 @@ fn z14_what_was_freed_asleep_is_not_taken_back_and_its_place_is_given_up() {
         let [first, gone, last] = allocate(&rig, [3, 8, 2], stream);
         [&first, &last].into_iter().for_each(|block| rig.fill(block, 7, stream));
         let request = SleepRequest { keep_place, ..SleepRequest::default() };
-        let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+        let report = rig.pool.sleep(&Heap, &request).expect("asleep");
         assert_eq!(report.released, Bytes(13 * FRAME));
         rig.pool.deallocate(gone, stream).expect("its own");
         // Somebody has all but what the blocks need, and all but the place that is kept.
@@ -75,7 +76,7 @@ fn z14_pages_of_a_frame_that_nothing_is_in_use_of_are_not_taken_back() {
     }
     before.into_iter().for_each(|block| rig.free(block));
     drop(stall);
-    let report = rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    let report = rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     assert_eq!(report.released, Bytes(16 * FRAME), "the frame sleeps whole");
     asleep.into_iter().for_each(|block| rig.free(block));
     let woken = rig.pool.wake(&WakeRequest::default()).expect("awake");
@@ -99,7 +100,7 @@ fn z14_addresses_that_nothing_wakes_at_are_used_while_the_rest_sleeps() {
     let [gone, kept] = allocate(&rig, [4, 4], stream);
     rig.fill(&kept, 3, stream);
     let (gone_at, kept_at) = (range_of(&gone), range_of(&kept));
-    rig.pool.sleep(&Heap::default(), &only(&[&gone, &kept], false)).expect("asleep");
+    rig.pool.sleep(&Heap, &only(&[&gone, &kept], false)).expect("asleep");
     rig.pool.deallocate(gone, stream).expect("its own");
     rig.purse.charge(Bytes(5 * FRAME)).expect("room");
     let refused = rig.pool.wake(&WakeRequest::default()).expect_err("no room for 4");
@@ -131,7 +132,7 @@ fn z14_a_block_at_such_addresses_is_freed_while_the_rest_sleeps() {
         [FRAME / 2, FRAME / 2].map(|bytes| rig.pool.allocate(bytes, 256, stream, tag!("awake")).expect("room"));
     let [gone, kept] = allocate(&rig, [4, 4], stream);
     let gone_at = range_of(&gone);
-    rig.pool.sleep(&Heap::default(), &only(&[&gone, &kept], false)).expect("asleep");
+    rig.pool.sleep(&Heap, &only(&[&gone, &kept], false)).expect("asleep");
     [gone, before].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
     rig.purse.charge(Bytes(13 * FRAME)).expect("room");
     assert!(rig.pool.wake(&WakeRequest::default()).is_err_and(|refused| refused.is_capacity()));
@@ -154,8 +155,8 @@ fn z14_what_fell_asleep_last_wakes_first() {
     let rig = SleepRig::new(10, 8, &small(), None);
     let stream = rig.stream();
     let [of_a_tag, other] = allocate(&rig, [3, 4], stream);
-    rig.pool.sleep(&Heap::default(), &only(&[&of_a_tag], false)).expect("asleep");
-    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.sleep(&Heap, &only(&[&of_a_tag], false)).expect("asleep");
+    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     rig.purse.charge(Bytes(3 * FRAME)).expect("room");
     assert!(rig.pool.wake(&WakeRequest::default()).is_err_and(|refused| refused.is_capacity()));
     assert_eq!((rig.state(), rig.pool.held()), (SleepState::Partly, Bytes(4 * FRAME)));
@@ -174,9 +175,9 @@ fn z14_a_block_that_is_freed_in_two_sleeps_does_not_wake() {
     let bytes = 2 * FRAME + FRAME / 2;
     let [gone, beside] = [bytes, bytes].map(|bytes| rig.pool.allocate(bytes, 256, stream, tag!("some")).expect("room"));
     rig.fill(&beside, 5, stream);
-    let report = rig.pool.sleep(&Heap::default(), &only(&[&gone], false)).expect("asleep");
+    let report = rig.pool.sleep(&Heap, &only(&[&gone], false)).expect("asleep");
     assert_eq!((report.released, report.kept), (Bytes(2 * FRAME), Bytes(FRAME / 2)), "they share a page");
-    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     assert_eq!(rig.pool.held(), Bytes::ZERO);
     rig.pool.deallocate(gone, stream).expect("its own");
     rig.purse.charge(Bytes(3 * FRAME)).expect("room");
@@ -199,7 +200,7 @@ fn z14_what_is_free_in_the_part_that_is_awake_goes_back_first() {
         let stream = rig.stream();
         let [asleep] = allocate(&rig, [6], stream);
         rig.fill(&asleep, 4, stream);
-        rig.pool.sleep(&Heap::default(), &only(&[&asleep], false)).expect("asleep");
+        rig.pool.sleep(&Heap, &only(&[&asleep], false)).expect("asleep");
         let [meanwhile] = allocate(&rig, [8], stream);
         let stall = is_pending.then(|| rig.stall(stream));
         rig.pool.deallocate(meanwhile, stream).expect("its own");
@@ -231,7 +232,7 @@ fn z14_what_is_free_in_the_part_that_is_awake_goes_back_before_the_device_refuse
     rig.faults.out_of_memory_at(Bytes(8 * FRAME));
     let [asleep] = allocate(&rig, [6], stream);
     rig.fill(&asleep, 4, stream);
-    rig.pool.sleep(&Heap::default(), &only(&[&asleep], false)).expect("asleep");
+    rig.pool.sleep(&Heap, &only(&[&asleep], false)).expect("asleep");
     let [meanwhile, other] = allocate(&rig, [6, 2], stream);
     rig.pool.deallocate(meanwhile, stream).expect("its own");
     rig.context.synchronize(stream).expect("the device works");
