@@ -21,7 +21,7 @@ async def granted(waiting: _native.Waiting, timeout: float | None) -> _native.Re
             left = None if ends is None else ends - time.monotonic()
             if left is not None and left <= 0:
                 return waiting.give_up()
-            await _readable(waiting.fileno(), left)
+            await _readable(waiting.fileno(), waiting.pause(left))
     finally:
         waiting.close()
 

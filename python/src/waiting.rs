@@ -3,6 +3,9 @@
 //! The request is the library's future, polled by whoever waits: [`Waiting::wait`] blocks the thread without the interpreter's
 //! lock and looks for signals meanwhile; an event loop watches [`Waiting::fileno`], to which the waker writes. So neither
 //! needs a thread, and the waker, which a thread of the ledger calls, needs no interpreter.
+//!
+//! No step waits for the ledger's lock for longer than a moment, the opening of the ledger included: a stopped process that has
+//! the lock delays neither a deadline nor a signal nor an event loop.
 
 use crate::failure::{Failure, HolderFields};
 use crate::interruptible::SIGNALS_EVERY;
@@ -10,15 +13,24 @@ use crate::machine::Machine;
 use crate::reservation::Reservation;
 use crate::size::Size;
 use bursar::device::DeviceContext;
-use bursar::ledger::{self, Ledger, Priority, Reading, ReserveFuture, ReserveOptions, Tenant};
+use bursar::ledger::{self, Ledger, LedgerError, Priority, Reading, ReserveFuture, ReserveOptions};
 use bursar::{Bytes, DeviceId, Error};
 use pyo3::prelude::*;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
+
+/// The longest that a poll waits for the lock of a ledger that has yet to be opened.
+const OPENS_WITHIN: Duration = Duration::from_millis(5);
+/// The longest that a request which ends now waits for it.
+const ENDS_WITHIN: Duration = Duration::from_millis(100);
+/// The time after which a ledger that cannot be opened because another process has its lock is an error.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// The time after which one that another process is making or moving is.
+const IN_USE_AFTER: Duration = Duration::from_secs(1);
 
 /// A request for memory. Dropping it, or closing it, leaves the queue and gives back what was granted.
 #[pyclass(frozen, module = "bursar._native")]
@@ -36,15 +48,18 @@ pub(crate) struct Waiting {
 struct Request {
     machine: Arc<Machine>,
     context: Arc<DeviceContext>,
-    tenant: Tenant,
+    tenant: String,
     bytes: Bytes,
     options: ReserveOptions,
+    /// The ledger, once it is open.
+    ledger: OnceLock<Ledger>,
 }
 
-/// A request in the queue.
+/// A request that waits for the ledger, or in its queue.
 #[derive(Debug)]
 struct Waits {
-    future: Pin<Box<ReserveFuture>>,
+    /// None until the ledger is open.
+    future: Option<Pin<Box<ReserveFuture>>>,
     /// True once the pools of this process were asked to give back what they only cache.
     has_trimmed: bool,
 }
@@ -129,12 +144,38 @@ impl Wake for Wakeup {
 }
 
 impl Request {
+    /// Opens the ledger if needed, waiting so long for its lock.
+    fn open(&self, patience: Duration) -> Result<&Ledger, LedgerError> {
+        if let Some(ledger) = self.ledger.get() {
+            return Ok(ledger);
+        }
+        let opened = Ledger::for_device_within(&self.context, patience)?;
+        Ok(self.ledger.get_or_init(|| opened))
+    }
+
+    fn future(&self, ledger: &Ledger) -> ReserveFuture {
+        ledger.reserve_async_for(&self.tenant, self.bytes, self.options.clone())
+    }
+
     /// Polls the request: the pools of this process give back what they only cache before it waits.
-    fn poll(&self, waits: &mut Waits, wakeup: &Arc<Wakeup>) -> Option<bursar::Result<ledger::Reservation>> {
+    fn poll(
+        &self,
+        waits: &mut Waits,
+        wakeup: &Arc<Wakeup>,
+        started: Instant,
+    ) -> Option<bursar::Result<ledger::Reservation>> {
+        let future = match &mut waits.future {
+            Some(future) => future,
+            unopened @ None => match self.open(OPENS_WITHIN) {
+                Ok(ledger) => unopened.insert(Box::pin(self.future(ledger))),
+                Err(error) if patience_with(&error).is_some_and(|longest| started.elapsed() < longest) => return None,
+                Err(error) => return Some(Err(error.into())),
+            },
+        };
         let waker = wakeup.clone().into();
         let mut context = Context::from_waker(&waker);
         loop {
-            match waits.future.as_mut().poll(&mut context) {
+            match future.as_mut().poll(&mut context) {
                 Poll::Ready(reserved) => return Some(reserved),
                 Poll::Pending if !waits.has_trimmed => {
                     waits.has_trimmed = true;
@@ -147,9 +188,10 @@ impl Request {
 
     /// Reserves at once, or refuses.
     fn reserve_now(&self) -> bursar::Result<ledger::Reservation> {
-        match self.tenant.reserve_with(self.bytes, &self.options) {
+        let ledger = self.open(ENDS_WITHIN)?;
+        match self.future(ledger).now() {
             Err(refused) if refused.is_capacity() && self.machine.trim(self.context.device()) > Bytes::ZERO => {
-                self.tenant.reserve_with(self.bytes, &self.options)
+                self.future(ledger).now()
             }
             reserved => reserved,
         }
@@ -160,8 +202,24 @@ impl Request {
         if !error.is_capacity() {
             return error.into();
         }
-        let reading = Ledger::for_device(&self.context).and_then(|ledger| ledger.reading());
-        Failure::Refused { error, holders: reading.map_or_else(|_| Vec::new(), |reading| holders(&reading)) }
+        // A file is read without its lock, which may be another's for long.
+        let read = |ledger: &Ledger| ledger.file().map_or_else(|| ledger.reading(), Ledger::inspect).ok();
+        let reading = self.ledger.get().and_then(read);
+        Failure::Refused { error, holders: reading.map_or_else(Vec::new, |reading| holders(&reading)) }
+    }
+}
+
+/// Returns whether another process had the lock of a ledger for too long.
+const fn is_lock_taken(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Stuck { .. } | LedgerError::Busy { .. })
+}
+
+/// Returns how long a ledger is tried again that could not be opened; none where that is of no use.
+const fn patience_with(error: &LedgerError) -> Option<Duration> {
+    match error {
+        LedgerError::InUse { .. } => Some(IN_USE_AFTER),
+        error if is_lock_taken(error) => Some(STUCK_AFTER),
+        _ => None,
     }
 }
 
@@ -195,7 +253,7 @@ impl Waiting {
         self.check_owner()?;
         self.wakeup.clear();
         let mut waits = self.lock();
-        let polled = self.request.poll(waits.as_mut().ok_or(Failure::Released)?, &self.wakeup);
+        let polled = self.request.poll(waits.as_mut().ok_or(Failure::Released)?, &self.wakeup, self.started);
         match polled {
             None => Ok(None),
             Some(reserved) => {
@@ -208,6 +266,10 @@ impl Waiting {
 
     fn granted(&self, reserved: ledger::Reservation) -> Reservation {
         Reservation::new(reserved, Some(self.request.context.device().0))
+    }
+
+    fn timeout(&self, error: Error) -> Failure {
+        Failure::Timeout { error, waited: self.started.elapsed().as_secs_f64() }
     }
 
     fn leave(&self) {
@@ -225,11 +287,10 @@ impl Waiting {
         let options = ReserveOptions::new().priority(Priority(priority)).label(label);
         py.detach(|| {
             let context = machine.observed(DeviceId(device))?;
-            let tenant = Ledger::for_device(&context)?.tenant(tenant)?;
-            let future = Box::pin(tenant.reserve_async_with(bytes.0, options.clone()));
+            let (tenant, ledger) = (tenant.to_owned(), OnceLock::new());
             Ok(Self {
-                request: Request { machine, context, tenant, bytes: bytes.0, options },
-                waits: Mutex::new(Some(Waits { future, has_trimmed: false })),
+                request: Request { machine, context, tenant, bytes: bytes.0, options, ledger },
+                waits: Mutex::new(Some(Waits { future: None, has_trimmed: false })),
                 wakeup: Arc::default(),
                 started: Instant::now(),
                 owner: std::process::id(),
@@ -241,6 +302,15 @@ impl Waiting {
     fn fileno(&self) -> Result<RawFd, Failure> {
         self.check_owner()?;
         Ok(self.wakeup.descriptor().map_err(PyErr::from)?)
+    }
+
+    /// Returns how many seconds to watch the descriptor before polling again, with so many left: nobody wakes a request for whose
+    /// ledger's lock it waits yet.
+    fn pause(&self, left: Option<f64>) -> Option<f64> {
+        match self.request.ledger.get() {
+            Some(_) => left,
+            None => Some(left.unwrap_or(f64::INFINITY).min(SIGNALS_EVERY.as_secs_f64())),
+        }
     }
 
     /// Returns the reservation if it was granted, and none while it is not.
@@ -284,8 +354,11 @@ impl Waiting {
     /// Leaves the queue at the end of the time: with the reservation if it can be had now, with a refusal otherwise.
     fn give_up(&self, py: Python<'_>) -> Result<Reservation, Failure> {
         match self.now(py) {
-            Err(Failure::Refused { error, .. }) => {
-                Err(Failure::Timeout { error, waited: self.started.elapsed().as_secs_f64() })
+            Err(Failure::Refused { error, .. }) => Err(self.timeout(error)),
+            Err(Failure::Memory(Error::External(error)))
+                if error.downcast_ref::<LedgerError>().is_some_and(is_lock_taken) =>
+            {
+                Err(self.timeout(Error::External(error)))
             }
             other => other,
         }

@@ -9,6 +9,10 @@ import pickle
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import bursar
@@ -284,3 +288,61 @@ print(left() - before)
 
 def test_y3_no_descriptor_outlives_a_request_whose_exception_is_kept(card: Card) -> None:
     assert int(card.run(DESCRIPTORS)) <= 1, "the ledger's own"
+
+
+#: Longer than anything takes that waits for nobody, and shorter than the time after which a stuck lock is an error.
+SOON = 3.0
+
+
+@contextmanager
+def stopped_with_the_lock(card: Card) -> Iterator[None]:
+    """Has a stopped process keep the lock of the card's ledger."""
+    process = card.python("import bursar\nkept = bursar.reserve('1MiB').wait()\nprint('ready', flush=True)\ninput()")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        (file,) = Path(card.environment["BURSAR_LEDGER_DIR"]).glob("*.ledger")
+        with file.open("r+b") as words:
+            # The word of the lock: how often it was taken, and the first slot as its owner, times the factor of sealed words.
+            words.seek(128)
+            words.write(((1 << 38 | 1) * 227).to_bytes(8, "little"))
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_deadlines_are_met_while_a_stopped_process_has_the_lock(card: Card) -> None:
+    with stopped_with_the_lock(card):
+        began = time.monotonic()
+        for timeout in (0.05, 0.2):
+            with pytest.raises(bursar.Timeout, match="has had the lock"):
+                bursar.reserve("1MiB", timeout=timeout).wait()
+        with pytest.raises(bursar.LedgerBusy):
+            bursar.reserve("1MiB", timeout=0).wait()
+        assert time.monotonic() - began < SOON
+    assert is_empty(card)
+
+
+def test_an_event_loop_runs_while_a_stopped_process_has_the_lock(card: Card) -> None:
+    async def standstill() -> float:
+        longest, last, waits = 0.0, time.monotonic(), asyncio.ensure_future(bursar.reserve("1MiB", timeout=0.5).__aenter__())
+        while not waits.done():
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert isinstance(waits.exception(), bursar.Timeout)
+        return longest
+
+    with stopped_with_the_lock(card):
+        assert asyncio.run(standstill()) < SOON
+    assert is_empty(card)
+
+
+def test_a_signal_ends_a_wait_for_the_lock_of_a_stopped_process(card: Card) -> None:
+    with stopped_with_the_lock(card):
+        began = time.monotonic()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            bursar.reserve("1MiB").wait()
+        assert time.monotonic() - began < SOON
+    assert is_empty(card)

@@ -68,7 +68,7 @@ impl Attachment {
     }
 
     /// Attaches this process to the ledger in a file.
-    pub(crate) fn attach(opened: LedgerFile, subject: Subject) -> Result<Self, LedgerError> {
+    pub(crate) fn attach(opened: LedgerFile, subject: Subject, wait: LockWait) -> Result<Self, LedgerError> {
         let slot = storage::claim_slot(&opened)?;
         let path = opened.path.clone();
         let words = MappedWords::of_file(LedgerLayout::FILE, opened);
@@ -76,7 +76,10 @@ impl Attachment {
         let book = Book::new(words, LedgerLayout::FILE, slot);
         let process = Arc::clone(book.words().process());
         // If this fails, nothing was taken, and the slot is given up with the book.
-        let newcomer = book.lock_as_newcomer(process.kernel().lock_timeout());
+        let newcomer = match wait {
+            LockWait::Usual => book.lock_as_newcomer(process.kernel().lock_timeout()),
+            LockWait::Until(ends) => book.lock_as_newcomer_until(ends),
+        };
         let mut locked = newcomer.map_err(|why| lock_wait::lock_error(&book, why))?;
         register(&mut locked, &process);
         let inconsistency = locked.find_inconsistency();

@@ -58,8 +58,15 @@ impl Ledger {
         Self::open_by(Process::this(), folder, subject)
     }
 
+    /// Opens the ledger of `subject` in a folder as [`open_in`](Self::open_in) does, waiting for at most `patience` where another
+    /// process has its lock or is just making it.
+    pub fn open_within(folder: &Path, subject: &Subject, patience: Duration) -> Result<Self, LedgerError> {
+        let wait = LockWait::within(patience);
+        Ok(Self { attachment: attachment::open_shared(Process::this(), folder, subject, wait)?, probe: None })
+    }
+
     pub(crate) fn open_by(process: &Arc<Process>, folder: &Path, subject: &Subject) -> Result<Self, LedgerError> {
-        Ok(Self { attachment: attachment::open_shared(process, folder, subject)?, probe: None })
+        Ok(Self { attachment: attachment::open_shared(process, folder, subject, LockWait::Usual)?, probe: None })
     }
 
     /// Makes a ledger that is private to this process.
@@ -74,8 +81,23 @@ impl Ledger {
     /// Opens the ledger of a device: shared with other processes if they can open the device too, and measured by the
     /// device's driver.
     pub fn for_device(context: &Arc<DeviceContext>) -> Result<Self, LedgerError> {
+        Self::open_device(context, LockWait::Usual)
+    }
+
+    /// Opens the ledger of a device as [`for_device`](Self::for_device) does, waiting for at most `patience` where another process
+    /// has its lock or is just making it.
+    pub fn for_device_within(context: &Arc<DeviceContext>, patience: Duration) -> Result<Self, LedgerError> {
+        Self::open_device(context, LockWait::within(patience))
+    }
+
+    fn open_device(context: &Arc<DeviceContext>, wait: LockWait) -> Result<Self, LedgerError> {
         let attachment = if context.facts().shared {
-            attachment::open_shared(Process::this(), &storage::default_folder(), &Subject::device(context.facts()))?
+            attachment::open_shared(
+                Process::this(),
+                &storage::default_folder(),
+                &Subject::device(context.facts()),
+                wait,
+            )?
         } else {
             attachment::open_private(context)?
         };
@@ -182,7 +204,13 @@ impl Ledger {
 
     /// Reserves `bytes` with options when its turn comes. Dropping the future leaves the queue.
     pub fn reserve_async_with(&self, bytes: Bytes, options: ReserveOptions) -> ReserveFuture {
-        ReserveFuture::new(self.clone(), String::new(), bytes, options)
+        self.reserve_async_for("", bytes, options)
+    }
+
+    /// Reserves `bytes` for the tenant of that name, made if there is none, when its turn comes. Nothing is waited for before the
+    /// future is polled.
+    pub fn reserve_async_for(&self, tenant: &str, bytes: Bytes, options: ReserveOptions) -> ReserveFuture {
+        ReserveFuture::new(self.clone(), tenant.to_owned(), bytes, options)
     }
 
     /// Registers a callback that is asked to give back so many bytes when a tenant within its guarantee wants what this

@@ -66,9 +66,11 @@ impl Drop for QueueGuard<'_> {
 }
 
 impl Ledger {
-    pub(crate) fn reserve_now(&self, tenant: NodeKey, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
+    /// Reserves at once, or refuses.
+    pub(crate) fn reserve_now(&self, request: ReserveRequest<'_>, wait: LockWait) -> Result<Reservation> {
+        let ReserveRequest { tenant, bytes, options } = request;
         self.attachment.check_usable()?;
-        self.measure(LockWait::Usual)?;
+        self.measure(wait)?;
         let mut reclaimed = false;
         loop {
             let wanted = bytes.get().min(BYTES_MAX + 1);
@@ -80,11 +82,9 @@ impl Ledger {
                 locked.set_label(key, &options.label);
                 Ok(key)
             };
-            match self.attachment.with_lock(LockWait::Usual, reserve)? {
+            match self.attachment.with_lock(wait, reserve)? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
-                Err(BookError::Shortfall(_))
-                    if !reclaimed && self.reclaim_in_process(tenant.node, bytes, LockWait::Usual)? =>
-                {
+                Err(BookError::Shortfall(_)) if !reclaimed && self.reclaim_in_process(tenant.node, bytes, wait)? => {
                     reclaimed = true;
                 }
                 Err(refused) => return Err(self.attachment.refuse(tenant, refused, "reservations", bytes)),

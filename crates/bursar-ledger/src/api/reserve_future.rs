@@ -47,6 +47,28 @@ impl ReserveFuture {
         Self { ledger, tenant, bytes, options, queued: None, stuck: None }
     }
 
+    /// Leaves the queue, and reserves at once or refuses. The lock is waited for no longer than a deadline that has passed allows, so
+    /// that a stopped process which has it delays nobody.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::{Ledger, Priority};
+    ///
+    /// # fn main() -> bursar::Result<()> {
+    /// let ledger = Ledger::private(Bytes::gib(1));
+    /// let all = ledger.reserve_async(Bytes::gib(1), Priority::NORMAL).now()?;
+    /// assert!(ledger.reserve_async(Bytes(1), Priority::NORMAL).now().unwrap_err().is_capacity());
+    /// # drop(all);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn now(mut self) -> Result<Reservation> {
+        self.leave();
+        let wait = LockWait::deadline(Instant::now());
+        let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
+        self.ledger.reserve_now(ReserveRequest { tenant, bytes: self.bytes, options: &self.options }, wait)
+    }
+
     fn join(&self) -> Result<QueuedRequest, TryError> {
         let wait = LockWait::poll(&self.ledger.attachment);
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();

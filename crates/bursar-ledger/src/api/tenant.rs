@@ -1,5 +1,6 @@
 //! Tenants: names under which processes share a guarantee and a ceiling.
 
+use super::reserve::ReserveRequest;
 use super::{Ledger, LedgerAccount, Priority, Reservation, ReserveFuture, ReserveOptions};
 use crate::attachment::LockWait;
 use crate::book::NodeKey;
@@ -104,7 +105,7 @@ impl Tenant {
 
     /// Reserves `bytes` with options, or refuses at once.
     pub fn reserve_with(&self, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
-        self.ledger.reserve_now(self.key, bytes, options)
+        self.ledger.reserve_now(ReserveRequest { tenant: self.key, bytes, options }, LockWait::Usual)
     }
 
     /// Reserves `bytes`, waiting for its turn until `deadline` has passed. Within the tenant's guarantee, every process

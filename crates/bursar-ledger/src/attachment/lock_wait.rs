@@ -28,6 +28,19 @@ impl LockWait {
         Self::Until(ends + SLACK)
     }
 
+    /// Returns the wait of a call that ends after so long.
+    pub(crate) fn within(patience: Duration) -> Self {
+        Instant::now().checked_add(patience).map_or(Self::Usual, Self::Until)
+    }
+
+    /// Returns how long the call may take from now on.
+    pub(crate) fn patience(self) -> Duration {
+        match self {
+            Self::Usual => Duration::MAX,
+            Self::Until(ends) => ends.saturating_duration_since(Instant::now()),
+        }
+    }
+
     /// Returns the wait of a call that must not block.
     pub(crate) fn poll(attachment: &Attachment) -> Self {
         Self::Until(Instant::now() + attachment.lock_timeout() / POLL_PART)

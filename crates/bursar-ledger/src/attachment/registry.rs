@@ -1,6 +1,6 @@
 //! The attachments of a process: one for each ledger, however often the ledger is opened.
 
-use super::Attachment;
+use super::{Attachment, LockWait};
 use crate::system::{FileId, Process};
 use crate::{LedgerError, Subject, storage};
 use bursar_core::{DeviceContext, DeviceUuid};
@@ -38,11 +38,12 @@ pub(crate) fn open_shared(
     process: &Arc<Process>,
     folder: &Path,
     subject: &Subject,
+    wait: LockWait,
 ) -> Result<Arc<Attachment>, LedgerError> {
     let registry = process.local::<Registry>();
     let mut open = registry.open_ledgers();
-    let opened = storage::open_or_make(process, folder, subject)?;
-    attach(&mut open, opened, subject.clone())
+    let opened = storage::open_or_make(process, folder, subject, wait.patience())?;
+    attach(&mut open, opened, subject.clone(), wait)
 }
 
 /// Attaches to the ledger in a file that exists.
@@ -50,19 +51,20 @@ pub(crate) fn open_existing(process: &Arc<Process>, path: &Path) -> Result<Arc<A
     let registry = process.local::<Registry>();
     let mut open = registry.open_ledgers();
     let (opened, subject) = storage::open(process, path)?;
-    attach(&mut open, opened, subject)
+    attach(&mut open, opened, subject, LockWait::Usual)
 }
 
 fn attach(
     open: &mut Vec<(LedgerId, Weak<Attachment>)>,
     opened: storage::LedgerFile,
     subject: Subject,
+    wait: LockWait,
 ) -> Result<Arc<Attachment>, LedgerError> {
     let id = LedgerId::File(opened.file_id);
     if let Some(attachment) = find(open, id) {
         return Ok(attachment);
     }
-    let attachment = Arc::new(Attachment::attach(opened, subject)?);
+    let attachment = Arc::new(Attachment::attach(opened, subject, wait)?);
     open.push((id, Arc::downgrade(&attachment)));
     Ok(attachment)
 }

@@ -80,6 +80,11 @@ impl<W: Words> Book<W> {
         self.acquire(WaitLimit::PerOwner(timeout), true)
     }
 
+    /// Takes the lock as [`lock_as_newcomer`](Self::lock_as_newcomer) does, if that is possible before `ends`.
+    pub fn lock_as_newcomer_until(&self, ends: Instant) -> Result<LockedBook<'_, W>, LockError> {
+        self.acquire(WaitLimit::Until(ends), true)
+    }
+
     /// Takes the lock of a snapshot that nobody else uses, whoever had the original's, and undoes its unfinished step.
     pub fn lock_snapshot(&self) -> LockedBook<'_, W> {
         let word = self.read_lock();

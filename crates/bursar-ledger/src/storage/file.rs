@@ -44,11 +44,18 @@ enum Attempt {
 /// The pauses between attempts: others may be making the file, closing it or moving it, all of which is short.
 const PAUSES_MS: [u64; 10] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500];
 
-/// Opens the ledger of `subject` in the folder at `path`, or makes it.
-pub(crate) fn open_or_make(process: &Arc<Process>, path: &Path, subject: &Subject) -> Result<LedgerFile, LedgerError> {
+/// Opens the ledger of `subject` in the folder at `path`, or makes it, pausing for no longer than `patience` in all.
+pub(crate) fn open_or_make(
+    process: &Arc<Process>,
+    path: &Path,
+    subject: &Subject,
+    patience: Duration,
+) -> Result<LedgerFile, LedgerError> {
     let name = OsString::from(subject.file_name());
-    let mut failed = None;
+    let (mut failed, mut left) = (None, patience);
     for pause_ms in PAUSES_MS {
+        let Some(rest) = left.checked_sub(Duration::from_millis(pause_ms)) else { break };
+        left = rest;
         process.kernel().sleep(Duration::from_millis(pause_ms));
         let attempted = match attempt_or_make(process, path, &name, subject) {
             // Somebody is removing the folder.

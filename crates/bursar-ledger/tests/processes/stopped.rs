@@ -6,7 +6,7 @@ use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::book::Book;
 use bursar_ledger::format::{WordsSnapshot, header};
-use bursar_ledger::{Ledger, LedgerError, Priority, Reservation};
+use bursar_ledger::{Ledger, LedgerError, Priority, Reservation, ReserveOptions};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("l4_a_deadline_passes_without_a_trace_while_the_lock_is_stuck", deadline_without_a_trace),
         trial("l4_a_short_deadline_is_kept_while_the_lock_is_stuck", short_deadline),
+        trial("l4_nothing_of_a_request_at_once_waits_while_the_lock_is_stuck", at_once),
         trial("l4_a_future_waits_for_nobody_while_the_lock_is_stuck", futures),
         trial("l6_dropping_everything_waits_for_nobody_and_gives_all_back", dropping_everything),
         trial("l6_what_is_held_stays_charged_when_the_ledger_is_dropped_stuck", dropping_what_is_held),
@@ -107,6 +108,22 @@ fn short_deadline() {
     stopped.stop();
     let refused = soon(|| ledger.reserve_within(Bytes(1), Duration::from_millis(200), Priority::HIGH)).unwrap_err();
     assert!(stopped.is_named_by(&refused.to_string()), "{refused}");
+}
+
+/// A request that may not wait is refused soon, and so is one of a process that has yet to open the ledger.
+fn at_once() {
+    let (stopped, ledger) = Stopped::new();
+    stopped.stop();
+    let future = soon(|| ledger.reserve_async_for("batch", Bytes(1), ReserveOptions::new()));
+    let refused = soon(|| future.now()).unwrap_err();
+    assert!(stopped.is_named_by(&refused.to_string()), "{refused}");
+    drop(ledger);
+    let (folder, patience) = (stopped.folder.path(), Duration::from_millis(10));
+    let refused = soon(|| Ledger::open_within(folder, &subject(), patience)).unwrap_err();
+    assert!(stopped.is_named_by(&refused.to_string()), "{refused}");
+    let folder = stopped.end();
+    let ledger = Ledger::open_within(folder.path(), &subject(), patience).unwrap();
+    assert_eq!((ledger.available().unwrap(), ledger.reading().unwrap().processes.len()), (TOTAL, 1));
 }
 
 #[derive(Default)]
