@@ -297,6 +297,12 @@ impl DeviceContext {
         all.push(sleeper);
     }
 
+    /// Has a sleeper no more be among them: it is never used again, though it may live on.
+    pub fn leave_sleeper(&self, sleeper: &dyn Sleeper) {
+        let mut all = self.sleepers.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0 && !std::ptr::addr_eq(other.as_ptr(), sleeper));
+    }
+
     /// Returns the memory of the device that can sleep.
     pub fn sleepers(&self) -> Vec<Arc<dyn Sleeper>> {
         let all = self.sleepers.all.lock().unwrap_or_else(PoisonError::into_inner);

@@ -250,8 +250,13 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     }
 
     fn retire(&self) -> bool {
+        self.abandon_asleep();
         self.trim(Bytes::ZERO);
-        self.give_addresses_back()
+        let is_retired = self.give_addresses_back();
+        if is_retired {
+            self.context.leave_sleeper(self);
+        }
+        is_retired
     }
 }
 

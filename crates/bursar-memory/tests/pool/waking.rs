@@ -4,8 +4,8 @@ use crate::rig::{FRAME, Rig, small};
 use crate::sleep_rig::SleepRig;
 use bursar_conformance::sleep::Heap;
 use bursar_core::{
-    Account, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, SleepRequest, SleepState, Sleeper, Stream,
-    WakeRequest, tag,
+    Account, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, SleepReading, SleepRequest, SleepState, Sleeper,
+    Stream, WakeRequest, tag,
 };
 use bursar_memory::PagePool;
 use bursar_sim::Sim;
@@ -240,4 +240,29 @@ fn z14_what_is_free_in_the_part_that_is_awake_goes_back_before_the_device_refuse
     rig.expect(&asleep, 4, stream);
     [asleep, other].into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
     rig.finish();
+}
+
+/// A pool that is never used again, because another replaces it, leaves nothing of its sleep behind.
+#[test]
+fn z14_a_pool_that_is_retired_asleep_gives_up_its_place_and_its_host_memory_and_sleeps_no_more() {
+    for (keep_place, is_tagged) in [(false, false), (true, false), (false, true), (true, true)] {
+        let recipe = PagePool::default();
+        let rig = SleepRig::new(1, 16, &recipe, None);
+        let stream = rig.stream();
+        let blocks = allocate(&rig, [3, 8], stream);
+        let request = match is_tagged {
+            true => only(&blocks.each_ref(), keep_place),
+            false => SleepRequest { keep_place, ..SleepRequest::default() },
+        };
+        rig.pool.sleep(&Heap, &request).expect("asleep");
+        assert!(!recipe.retire(), "it has blocks");
+        assert_eq!((rig.pool.sleep_reading().asleep, rig.context.sleepers().len()), (Bytes(11 * FRAME), 1));
+        blocks.into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+        assert!(recipe.retire());
+        assert_eq!(rig.pool.sleep_reading(), SleepReading::default());
+        assert!(rig.context.sleepers().is_empty());
+        rig.assert_charged(Bytes::ZERO);
+        rig.purse.charge(rig.limit).expect("nothing is charged, nor kept");
+        rig.purse.release(rig.limit);
+    }
 }

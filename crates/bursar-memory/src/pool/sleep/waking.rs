@@ -10,7 +10,7 @@ use super::super::growth_plan::PlacedFrame;
 use super::super::runs::UNIT;
 use super::super::{PagePoolResource, driver_calls};
 use super::{Physical, Sleep, SleepingFrame};
-use bursar_core::{Bytes, DevicePtr, Error, Frame, FrameSource, Result, WakeReport};
+use bursar_core::{Bytes, DevicePtr, Error, Frame, FrameSource, Holder, Result, Sleeper, WakeReport, WakeRequest};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,15 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
         let mut lists = self.state.lists();
         abandoned.into_iter().for_each(|(at, end)| lists.space.release_range(at, end - at));
+    }
+
+    /// Ends all sleeps of a pool that nobody has a block of: no device memory is taken for them, and their place and their host
+    /// memory go back.
+    pub(in super::super) fn abandon_asleep(&self) {
+        if self.state.sleep.is_any() && self.bytes_outstanding() == Bytes::ZERO {
+            // One that somebody else moves just now, or that fails, stays as it is.
+            let _ = self.wake(&WakeRequest::default());
+        }
     }
 
     /// Takes memory for all frames of a sleep and copies their contents back; returns how much was taken, and how much was
