@@ -35,6 +35,10 @@ struct BufferMemory {
 
 impl BufferMemory {
     fn allocate(bytes: u64, number: u32, raw: u64) -> Result<Self, Failure> {
+        pool::retrying(|| Self::try_allocate(bytes, number, raw))
+    }
+
+    fn try_allocate(bytes: u64, number: u32, raw: u64) -> Result<Self, Failure> {
         let pool = pool::current().ok_or(Error::NoDevice)?;
         let device = pool.device(DeviceId(number))?;
         let adoption = match raw {
@@ -45,7 +49,13 @@ impl BufferMemory {
         let stream = adoption.as_ref().map_or(device.context.default_stream(), AdoptedStream::stream);
         let block = device.allocate(bytes, stream)?;
         let (ptr, bytes) = (block.ptr().0, block.requested().get());
-        device.buffers.lock().insert(ptr, (block.tag(), block.granted().get()));
+        let mut buffers = device.buffers.lock();
+        if device.is_closing() {
+            drop(buffers);
+            return Err(device.take_back(block));
+        }
+        buffers.insert(ptr, (block.tag(), block.granted().get()));
+        drop(buffers);
         let (block, uses) = (Mutex::new(Some(block)), Mutex::default());
         Ok(Self { device, number, ptr, bytes, raw, block, uses, _adoption: adoption })
     }

@@ -52,6 +52,8 @@ pub(crate) enum Failure {
     Released,
     /// A request of a pool that has to grow, and whose reservation was given back.
     PoolReleased,
+    /// A request that met the replacement of the pool. It is tried again with the one that is there then.
+    Replaced,
     /// A request to replace the pool while blocks of it are outside.
     PoolInUse {
         blocks: u64,
@@ -104,6 +106,7 @@ impl std::fmt::Display for Failure {
                 "the pool cannot grow: the reservation that it draws on was given back; free what is allocated and call \
                  use_pool again",
             ),
+            Self::Replaced => f.write_str("the pool was replaced while memory was taken of it"),
             Self::PoolInUse { blocks } => write!(
                 f,
                 "the pool of this process is in use ({blocks} block{} of it): call use_pool before anything is allocated",
@@ -175,7 +178,7 @@ impl Failure {
             Self::Released | Self::PoolReleased => "Released",
             Self::PoolInUse { .. } | Self::OtherDevice { .. } => "InvalidValue",
             Self::NoSymbol { .. } => "Unsupported",
-            Self::Raised(_) => "BursarError",
+            Self::Raised(_) | Self::Replaced => "BursarError",
         };
         let class = py.import("bursar.errors")?.getattr(class)?;
         Ok(PyErr::from_value(class.call((message,), Some(&fields))?))

@@ -43,6 +43,8 @@ pub(crate) struct Pool {
     terms: Terms,
     ledgers: Ledgers,
     devices: Box<[OnceLock<PoolDevice>]>,
+    /// Set while it is being replaced and, unless that is refused, from then on: nothing of it is handed out any more.
+    is_closing: Arc<AtomicBool>,
     /// Observers that were added, for devices that are not open yet.
     observers: Mutex<Vec<Arc<dyn Observer>>>,
 }
@@ -69,6 +71,9 @@ pub(crate) struct PoolDevice {
     /// Blocks whose frees were refused, because their stream is being captured.
     refused: Mutex<Vec<(DeviceBlock, Vec<Stream>)>>,
     has_refused: AtomicBool,
+    /// Read with the list locked that a block is entered in, which whoever replaces the pool looks at after setting it: a block
+    /// is either seen there or goes back.
+    is_closing: Arc<AtomicBool>,
 }
 
 /// The pool that calls use: null before the first of them. A pool is never dropped, because libraries give blocks back until
@@ -148,24 +153,35 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
     if let Some(pool) = current() {
         pool.check_unused()?;
     }
-    let devices = machine.devices().map(|_| OnceLock::new()).collect();
-    let pool = Pool { machine, terms, ledgers: Ledgers::default(), devices, observers: Mutex::default() };
+    let (devices, is_closing) = (machine.devices().map(|_| OnceLock::new()).collect(), Arc::default());
+    let pool = Pool { machine, terms, ledgers: Ledgers::default(), devices, is_closing, observers: Mutex::default() };
     // A limit or an account that cannot be had is an error now, and not at the first allocation.
     pool.terms.device.map(|device| pool.device(device).map(drop)).transpose()?;
-    pool.terms.account.iter().for_each(|account| account.join());
     let before = current();
+    before.map(Pool::close).transpose()?;
+    pool.terms.account.iter().for_each(|account| account.join());
     before.into_iter().for_each(|pool| _ = pool.trim());
     if CURRENT.swap(Box::into_raw(Box::new(pool)), Ordering::AcqRel).is_null() {
         OPENER.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the function only stores a flag, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     }
-    // The one before is never dropped, and draws on its reservation no more. Its addresses go, unless a thread that has found
-    // it just now is taking memory of it.
+    // The one before is never dropped, and draws on its reservation no more. Its addresses go, now or with the block of a thread
+    // that is taking memory of it or giving it back just now.
     before.into_iter().flat_map(Pool::opened).for_each(|device| _ = device.pages.retire());
     before.and_then(|pool| pool.terms.account.as_ref()).into_iter().for_each(|account| account.leave());
     forget_streams();
     current().ok_or(Failure::Memory(Error::NoDevice))
+}
+
+/// Has a request try again that met the replacement of the pool, once that is over.
+pub(crate) fn retrying<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    loop {
+        match attempt() {
+            Err(Failure::Replaced) => drop(MAKING.lock().unwrap_or_else(PoisonError::into_inner)),
+            done => return done,
+        }
+    }
 }
 
 /// Returns the statistics of a device: those of the pool before, if there was one, because a device keeps its observers.
@@ -199,7 +215,7 @@ impl Pool {
         if self.terms.device.is_some_and(|only| only != device) {
             return Err(Failure::OtherDevice { device, only: self.terms.device.unwrap_or(device) });
         }
-        let opened = PoolDevice::open(&self.machine, device, &self.terms, &self.ledgers)?;
+        let opened = PoolDevice::open(self, device)?;
         for observer in &*self.observers() {
             opened.context.sink().subscribe(observer)?;
         }
@@ -247,13 +263,20 @@ impl Pool {
     }
 
     fn check_unused(&self) -> Result<(), Failure> {
-        let blocks = self.opened().map(|device| device.statistics.counts().current.count).sum::<u64>();
+        let blocks = self.opened().map(PoolDevice::blocks).sum::<u64>();
         if blocks == 0 { Ok(()) } else { Err(Failure::PoolInUse { blocks }) }
+    }
+
+    /// Has nothing of it be handed out any more, unless something is outside.
+    fn close(&self) -> Result<(), Failure> {
+        self.is_closing.store(true, Ordering::SeqCst);
+        self.check_unused().inspect_err(|_| self.is_closing.store(false, Ordering::SeqCst))
     }
 }
 
 impl PoolDevice {
-    fn open(machine: &Machine, device: DeviceId, terms: &Terms, ledgers: &Ledgers) -> Result<Self, Failure> {
+    fn open(pool: &Pool, device: DeviceId) -> Result<Self, Failure> {
+        let Pool { machine, terms, ledgers, is_closing, .. } = pool;
         let context = machine.context(device)?;
         let (pages, statistics, reserved) = (PagePool::default(), statistics_of(&context), Reserved::default());
         let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
@@ -277,8 +300,38 @@ impl PoolDevice {
             captures: AtomicU32::new(0),
             refused: Mutex::default(),
             has_refused: AtomicBool::new(false),
+            is_closing: is_closing.clone(),
             context,
         })
+    }
+
+    /// Returns how many blocks are outside, at least.
+    fn blocks(&self) -> u64 {
+        let listed = [&self.book, &self.others].map(|book| book.lock().counts[0].blocks.current).iter().sum::<u64>()
+            + self.buffers.lock().len() as u64;
+        listed.max(self.statistics.counts().current.count)
+    }
+
+    /// Returns whether the pool is being replaced, or was. Asked with the list locked that a block is entered in.
+    #[inline]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Takes back a block that cannot be handed out because the pool is being replaced.
+    #[cold]
+    pub(crate) fn take_back(&self, block: DeviceBlock) -> Failure {
+        self.free_after(block, Vec::new());
+        Failure::Replaced
+    }
+
+    /// Gives back all that a pool has which was replaced meanwhile: nobody else does.
+    #[cold]
+    fn retire_if_replaced(&self) {
+        let is_own = |pool: &Pool| Arc::ptr_eq(&pool.is_closing, &self.is_closing);
+        if !current().is_some_and(is_own) {
+            self.pages.retire();
+        }
     }
 
     /// Allocates with the thread's tag.
@@ -294,7 +347,19 @@ impl PoolDevice {
     #[inline]
     pub(crate) fn allocate_on(&self, stream: Stream, bytes: u64, raw: u64) -> Result<u64, Failure> {
         let block = self.allocate(bytes, stream)?;
-        Ok(self.hand_out(Held { block, requested: bytes, raw, arena: 0, is_shared: false }))
+        self.enter(&self.book, Held { block, requested: bytes, raw, arena: 0, is_shared: false })
+    }
+
+    /// Enters a block in a book and returns its address, unless the pool is being replaced.
+    #[inline]
+    pub(crate) fn enter(&self, book: &Latch<Book>, held: Held) -> Result<u64, Failure> {
+        let (ptr, mut book) = (held.block.ptr().0, book.lock());
+        if self.is_closing() {
+            drop(book);
+            return Err(self.take_back(held.block));
+        }
+        book.enter(held);
+        Ok(ptr)
     }
 
     /// Allocates memory that any stream may use at once, for those who name none.
@@ -335,8 +400,10 @@ impl PoolDevice {
             return self.free_shared(block);
         }
         let stream = block.stream();
-        if let Err(refused) = self.memory.deallocate(block, stream) {
-            self.free_refused(refused);
+        match self.memory.deallocate(block, stream) {
+            Ok(()) if self.is_closing() => self.retire_if_replaced(),
+            Ok(()) => {}
+            Err(refused) => self.free_refused(refused),
         }
     }
 
@@ -367,6 +434,7 @@ impl PoolDevice {
         };
         let refused = match after {
             Ok(stream) => match self.memory.deallocate(block, stream) {
+                Ok(()) if self.is_closing() => return self.retire_if_replaced(),
                 Ok(()) => return,
                 Err(refused) => refused,
             },
@@ -399,6 +467,10 @@ impl PoolDevice {
     /// Counts a refusal and explains it.
     #[cold]
     pub(crate) fn explain(&self, error: Error, bytes: u64) -> Failure {
+        if self.is_closing() {
+            self.retire_if_replaced();
+            return Failure::Replaced;
+        }
         self.book.lock().refusals += 1;
         if !error.is_capacity() && self.account.as_ref().is_some_and(|account| account.is_released()) {
             return Failure::PoolReleased;

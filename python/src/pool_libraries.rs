@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::pool;
 use crate::pool_book::Held;
 use crate::pool_requests;
-use bursar::DeviceId;
+use bursar::{DeviceId, Error};
 use pyo3::prelude::*;
 
 /// Ends the use of a stream that is about to be destroyed.
@@ -19,14 +19,13 @@ pub(crate) fn stream_ends(py: Python<'_>, handle: u64) {
 /// Allocates memory that any stream may use, and returns its address.
 #[pyfunction]
 pub(crate) fn allocate_anywhere(py: Python<'_>, bytes: u64, device: u32) -> Result<u64, Failure> {
-    let pool = pool::current_or_default(|| Machine::get(py))?;
-    py.detach(|| {
-        let device = pool.device(DeviceId(device))?;
+    pool::current_or_default(|| Machine::get(py))?;
+    let attempt = || {
+        let device = pool::current().ok_or(Error::NoDevice)?.device(DeviceId(device))?;
         let block = device.allocate_anywhere(bytes)?;
-        let ptr = block.ptr().0;
-        device.others.lock().enter(Held { block, requested: bytes, raw: 0, arena: 0, is_shared: false });
-        Ok(ptr)
-    })
+        device.enter(&device.others, Held { block, requested: bytes, raw: 0, arena: 0, is_shared: false })
+    };
+    py.detach(|| pool::retrying(attempt))
 }
 
 /// Frees such memory.

@@ -1,7 +1,7 @@
 //! The way of a request from a raw handle of a stream to an address, and back.
 
 use crate::failure::Failure;
-use crate::pool::{Pool, PoolDevice, current, epoch, forget_streams, opened};
+use crate::pool::{Pool, PoolDevice, current, epoch, forget_streams, opened, retrying};
 use crate::pool_book::Held;
 use crate::pool_streams::Life;
 use bursar::{DeviceId, Error, Stream};
@@ -64,18 +64,20 @@ fn find_slowly(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice
 /// Allocates for PyTorch on a stream, by its raw handle, and returns the address.
 #[inline]
 pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
-    let (device, stream) = find(number, raw, Life::Lasting)?;
-    device.allocate_on(stream, bytes, raw)
+    retrying(|| {
+        let (device, stream) = find(number, raw, Life::Lasting)?;
+        device.allocate_on(stream, bytes, raw)
+    })
 }
 
 /// Allocates for another library on a stream, by its raw handle, and returns the address.
 #[inline]
 pub(crate) fn allocate_other(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
-    let (device, stream) = find(number, raw, Life::Ending)?;
-    let block = device.allocate(bytes, stream)?;
-    let ptr = block.ptr().0;
-    device.others.lock().enter(Held { block, requested: bytes, raw, arena: 0, is_shared: false });
-    Ok(ptr)
+    retrying(|| {
+        let (device, stream) = find(number, raw, Life::Ending)?;
+        let block = device.allocate(bytes, stream)?;
+        device.enter(&device.others, Held { block, requested: bytes, raw, arena: 0, is_shared: false })
+    })
 }
 
 /// Frees the block of another library at an address, after the stream that it was allocated on; returns whether there is one.

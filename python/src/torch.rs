@@ -54,7 +54,10 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
         pool_requests::find(number, raw, Life::Lasting)
     });
     let ptr = match opened.captures.load(Ordering::Acquire) {
-        0 => or_throw(number, bytes, || opened.allocate_on(stream, bytes, raw)),
+        0 => or_throw(number, bytes, || match opened.allocate_on(stream, bytes, raw) {
+            Err(Failure::Replaced) => pool_requests::allocate(bytes, number, raw),
+            decided => decided,
+        }),
         _ => allocate_in_capture(opened, bytes, number, raw, stream),
     };
     ptr as *mut c_void

@@ -527,3 +527,32 @@ def test_a_pool_on_what_is_no_reservation_says_what_one_is() -> None:
     wrong: Any = 5
     with pytest.raises(TypeError, match="not int"):
         bursar.use_pool(reservation=wrong)
+
+
+def test_a_pool_that_is_replaced_while_threads_allocate_refuses_nobody_and_keeps_nothing(card: Card) -> None:
+    failed: list[BaseException] = []
+    ends = threading.Event()
+
+    def allocate() -> None:
+        try:
+            while not ends.is_set():
+                bursar.Buffer("1MiB")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=allocate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    replaced = 0
+    while replaced < 100 and not failed:
+        try:
+            bursar.use_pool()
+            replaced += 1
+        except bursar.InvalidValue:
+            pass
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    bursar.use_pool()
+    assert card.ledger().held == 0
