@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -15,6 +16,7 @@ from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
 from ._timeouts import seconds
+from .errors import Forked
 
 if TYPE_CHECKING:
     from ._native import PinnedMemory, Reservation
@@ -133,11 +135,28 @@ def trim() -> int:
     return _native.trim()
 
 
+#: The logs that have not been closed.
+_open_logs: list[_native.Log] = []
+
+
+def _close_logs() -> None:
+    """Ends the logs that the program has left open, when the interpreter ends: a compressed one has its last part only then."""
+    for log in _open_logs:
+        # A child that was forked has none of its own, and what cannot be written in a few seconds is given up.
+        with contextlib.suppress(Forked, TimeoutError):
+            log.close(5.0)
+
+
 class Log:
     """A log of everything that happens to the pool's memory, which :func:`log` began."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._log = _native.Log(os.fspath(path))
+    def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+        self._log = _native.Log(os.fsdecode(path))
+        if not _open_logs:
+            # Once only, however often logs come and go.
+            atexit.unregister(_close_logs)
+            atexit.register(_close_logs)
+        _open_logs.append(self._log)
 
     @property
     def dropped(self) -> int:
@@ -150,7 +169,10 @@ class Log:
 
     def close(self, timeout: float | None = 10.0) -> int:
         """Ends the log and returns the number of events in it."""
-        return self._log.close(seconds(timeout))[0]
+        written, _ = self._log.close(seconds(timeout))
+        with contextlib.suppress(ValueError):
+            _open_logs.remove(self._log)
+        return written
 
     def __enter__(self) -> Log:
         return self
@@ -161,10 +183,11 @@ class Log:
         self.close()
 
 
-def log(path: str | os.PathLike[str]) -> Log:
+def log(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
     """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
 
-    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. The log ends when it is closed; as a context manager, with its block.
+    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. The log ends when it is closed; as a context
+    manager, with its block; and with the interpreter. A file that cannot be opened is an :class:`OSError`, as with :func:`open`.
     """
     return Log(path)
 

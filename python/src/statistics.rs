@@ -12,7 +12,7 @@ use crate::sleep;
 use bursar::memory::AllocTag;
 use bursar::observe::{Counts, Logging, Observer};
 use bursar::{Bytes, DeviceId};
-use pyo3::exceptions::PyTimeoutError;
+use pyo3::exceptions::{PyOSError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::fs::File;
@@ -80,8 +80,8 @@ impl Log {
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
         let pool = pool::current_or_default(|| Machine::get(py))?;
         py.detach(|| {
-            let _reader_stays = read_by_somebody(&path).map_err(PyErr::from)?;
-            let logging = Logging::to_file(&path).map_err(PyErr::from)?;
+            let _reader_stays = read_by_somebody(&path)?;
+            let logging = Logging::to_file(&path).map_err(|error| unopened(&path, &error))?;
             let observer: Arc<dyn Observer> = logs().clone();
             pool.observe(observer)?;
             logs().add(logging.clone());
@@ -97,12 +97,14 @@ impl Log {
 
     /// Writes what was recorded so far; returns whether that was done in time.
     fn flush(&self, py: Python<'_>, timeout: f64) -> Result<bool, Failure> {
+        pool::check_not_forked()?;
         let flushed = retry(py, timeout, |longest| self.logging.flush(longest).then_some(()))?;
         Ok(flushed.is_some())
     }
 
     /// Ends the log; returns how many records it has, and how many were lost.
     fn close(&self, py: Python<'_>, timeout: f64) -> Result<(u64, u64), Failure> {
+        pool::check_not_forked()?;
         py.detach(|| logs().remove(&self.logging));
         match retry(py, timeout, |longest| self.logging.close(longest).ok())? {
             Some(summary) => Ok((summary.written, summary.dropped)),
@@ -113,19 +115,35 @@ impl Log {
 
 /// Opens a pipe for as long as it takes to open it again: that fails where nobody reads it, and does not wait for somebody who
 /// does.
-fn read_by_somebody(path: &Path) -> std::io::Result<Option<File>> {
+fn read_by_somebody(path: &Path) -> Result<Option<File>, Failure> {
     if !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Ok(None);
     }
-    File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).map(Some).map_err(|error| {
-        match error.raw_os_error() {
-            Some(libc::ENXIO) => {
-                let message = format!("{}: nobody reads the pipe yet", path.display());
-                std::io::Error::new(std::io::ErrorKind::BrokenPipe, message)
-            }
-            _ => error,
-        }
+    let opened = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.map(Some).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENXIO) => system_error(path, libc::EPIPE, "nobody reads the pipe yet"),
+        _ => unopened(path, &error),
     })
+}
+
+/// Returns the failure to open a log: that of the system, with its number and the file's name, or of the name itself.
+fn unopened(path: &Path, error: &std::io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(number) => {
+            let text = error.to_string();
+            system_error(path, number, text.split(" (os error").next().unwrap_or(&text))
+        }
+        None => Failure::value(error),
+    }
+}
+
+/// Returns an `OSError` of the class that goes with its number.
+fn system_error(path: &Path, number: i32, text: &str) -> Failure {
+    let raised = Python::attach(|py| {
+        let made = py.get_type::<PyOSError>().call1((number, text, path.as_os_str()));
+        made.map_or_else(|error| error, PyErr::from_value)
+    });
+    Failure::Raised(raised)
 }
 
 /// Returns the counts of every device that was used.
