@@ -4,6 +4,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, final
 
+from typing_extensions import Buffer as _SupportsBuffer, Self
+
 from ._devices import Device
 
 def command(words: list[str], program: list[str], libraries: list[str]) -> int: ...
@@ -97,8 +99,9 @@ class Buffer:
         """True if the device is no hardware."""
 
     def __len__(self) -> int: ...
-    def copy_from(self, data: bytes | bytearray) -> None:
-        """Copies bytes to its beginning, and waits for that."""
+    def copy_from(self, data: _SupportsBuffer) -> None:
+        """Copies bytes to its beginning, and waits for that. They are those of any object with the buffer protocol whose bytes lie one
+        behind the other, whatever its items are: of an array of numbers, of pinned memory."""
 
     def to_bytes(self) -> bytes:
         """Returns the bytes, after what its stream was given."""

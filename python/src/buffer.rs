@@ -13,9 +13,11 @@ use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
-use std::borrow::Cow;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The longest piece of an object's bytes that is copied with the interpreter's lock held.
+const PIECE: usize = 4 << 20;
 
 /// Memory of the pool, until nobody has it: neither Python nor a library that it was handed to.
 #[derive(Debug)]
@@ -103,6 +105,19 @@ pub(crate) struct Buffer {
     memory: Arc<BufferMemory>,
 }
 
+impl Buffer {
+    /// Copies bytes to an offset, and waits for it without the interpreter's lock.
+    fn write(&self, py: Python<'_>, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let memory = &*self.memory;
+        py.detach(|| {
+            let mut block = memory.block();
+            let block = block.as_mut().ok_or(Failure::Released)?;
+            let stream = block.stream();
+            Ok(memory.device.context.copy_from_host(block, offset, bytes, stream)?)
+        })
+    }
+}
+
 #[pymethods]
 impl Buffer {
     #[new]
@@ -153,16 +168,32 @@ impl Buffer {
         self.memory.bytes as usize
     }
 
-    /// Copies bytes into the beginning, and waits for it.
-    fn copy_from(&self, py: Python<'_>, data: Cow<'_, [u8]>) -> Result<(), Failure> {
+    /// Copies the bytes of an object with the buffer protocol into the beginning, and waits for it.
+    fn copy_from(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> Result<(), Failure> {
         pool::check_not_forked()?;
-        let memory = &*self.memory;
-        py.detach(|| {
-            let mut block = memory.block();
-            let block = block.as_mut().ok_or(Failure::Released)?;
-            let stream = block.stream();
-            Ok(memory.device.context.copy_from_host(block, 0, &data, stream)?)
-        })
+        if let Ok(bytes) = data.cast::<PyBytes>() {
+            return self.write(py, 0, bytes.as_bytes());
+        }
+        let view = PyMemoryView::from(data)?;
+        let (len, is_contiguous) = (view.getattr("nbytes")?.extract::<usize>()?, view.getattr("c_contiguous")?);
+        if !is_contiguous.is_truthy()? {
+            return Err(Failure::value("the bytes do not lie one behind the other: copy the array first"));
+        }
+        if len as u64 > self.memory.bytes {
+            return Err(Failure::value(format!("{len} bytes are more than the {} of the buffer", self.memory.bytes)));
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        // Others may write to it as soon as they have the interpreter's lock, so each piece is a copy, made with it.
+        let view = view.call_method1("cast", ("B",))?;
+        for start in (0..len).step_by(PIECE) {
+            let end = len.min(start + PIECE);
+            let piece = view.get_item(PySlice::new(py, start as isize, end as isize, 1))?.call_method0("tobytes")?;
+            self.write(py, start as u64, piece.cast::<PyBytes>().map_err(PyErr::from)?.as_bytes())?;
+            py.check_signals()?;
+        }
+        Ok(())
     }
 
     /// Returns the bytes, once what its stream was given has run.
