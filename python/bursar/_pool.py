@@ -122,12 +122,22 @@ def tag(name: str) -> Generator[None, None, None]:
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
     PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good.
+
+    Each task of an event loop names its own buffers. Other libraries know of threads alone: what they allocate after an ``await`` in
+    the block has the name that another task may have given meanwhile, or none.
     """
-    before = _native.set_tag(name)
+    if not isinstance(name, str):
+        raise TypeError(f"a tag is text, not {type(name).__name__}")
+    variable = _native.tag_variable()
+    token = variable.set(name)
+    _native.set_tag(name)
     try:
         yield
     finally:
-        _native.set_tag(before)
+        # An asynchronous generator may be closed in another context than its own, which has no name to take back.
+        with contextlib.suppress(ValueError):
+            variable.reset(token)
+        _native.set_tag(variable.get())
 
 
 def trim() -> int:

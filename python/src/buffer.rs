@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use crate::pool_streams::Life;
 use crate::size::Size;
+use crate::statistics::tag_of_context;
 use bursar::driver::RawStream;
 use bursar::memory::DeviceBlock;
 use bursar::stream::AdoptedStream;
@@ -130,7 +131,13 @@ impl Buffer {
     ) -> Result<Self, Failure> {
         let raw = stream.map_or(Ok(0), raw_handle)?;
         pool::current_or_default(|| Machine::get(py))?;
-        let memory = py.detach(|| BufferMemory::allocate(size.0.get(), device.0, raw))?;
+        let tag = tag_of_context(py)?;
+        let memory = py.detach(|| {
+            let of_thread = pool::set_tag(tag);
+            let allocated = BufferMemory::allocate(size.0.get(), device.0, raw);
+            pool::set_tag(of_thread);
+            allocated
+        })?;
         Ok(Self { memory: Arc::new(memory) })
     }
 

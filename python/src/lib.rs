@@ -79,7 +79,7 @@ mod _native {
     #[pymodule_export]
     use super::sleep::{sleep, sleep_state, wake};
     #[pymodule_export]
-    use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, trim, use_pool};
+    use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, tag_variable, trim, use_pool};
     #[pymodule_export]
     use super::torch::{
         torch_blocks, torch_counts, torch_fraction, torch_functions, torch_ranges, torch_reset_peaks,

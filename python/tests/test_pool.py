@@ -150,22 +150,6 @@ def test_the_pool_is_not_replaced_while_somebody_has_memory_of_it() -> None:
     bursar.use_pool(limit="1GiB")
 
 
-def test_tags_nest_and_are_of_their_thread() -> None:
-    kept: list[bursar.Buffer] = []
-    with bursar.tag("outer"):
-        kept.append(bursar.Buffer(256))
-        with bursar.tag("inner"):
-            kept.append(bursar.Buffer(512))
-            thread = threading.Thread(target=lambda: kept.append(bursar.Buffer(1024)))
-            thread.start()
-            thread.join()
-        kept.append(bursar.Buffer(2048))
-    kept.append(bursar.Buffer(4096))
-    tags = bursar.statistics()[0].tags
-    counted = {name: counts.live for name, counts in tags.items() if counts.live}
-    assert counted == {"outer": 256 + 2048, "inner": 512, "untagged": 1024 + 4096}
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_statistics_are_those_of_a_model(seed: int) -> None:
     numbers, current, peak = random.Random(seed), 0, 0
