@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,8 @@ def reserve(
     """
     if not 0 <= priority <= 255:
         raise InvalidValue(f"a priority is between 0 and 255, and not {priority!r}; the usual one is {NORMAL}")
+    if "\0" in label:
+        raise InvalidValue(f"a label is text without a NUL, and not {label!r}")
     return ReservationRequest(_native.parse_size(size), device, checked_timeout(timeout), tenant, priority, label)
 
 
@@ -63,7 +64,6 @@ class ReservationRequest(_native.ReservationBlock):
         self._tenant = tenant
         self._priority = priority
         self._label = label
-        self._asked = False
 
     def wait(self) -> Reservation:
         """Waits for the memory and returns the reservation, which lasts until it is released or nobody has it any more.
@@ -89,18 +89,9 @@ class ReservationRequest(_native.ReservationBlock):
     ) -> None:
         self.release()
 
-    def __del__(self) -> None:
-        # An object whose initialisation failed has no such attribute.
-        if not getattr(self, "_asked", True):
-            warnings.warn(f"{self!r} was never entered, awaited or waited for", RuntimeWarning, stacklevel=2)
-
-    def __repr__(self) -> str:
-        return f"<bursar.reserve({self._size}, device={self._device!r})>"
-
     def _ask(self) -> _native.Waiting:
-        if self._asked:
+        if not self.ask():
             raise InvalidValue(f"{self!r} was used already: each request asks once")
-        self._asked = True
         return _native.Waiting(self._size, device_index(self._device), self._tenant, self._priority, self._label)
 
     async def _granted(self) -> Reservation:

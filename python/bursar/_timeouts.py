@@ -13,6 +13,8 @@ def checked_timeout(timeout: float | None) -> float | None:
     >>> checked_timeout(1.5), checked_timeout(None)
     (1.5, None)
     """
+    if timeout is not None and (isinstance(timeout, str) or not hasattr(timeout, "__float__")):
+        raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout).__name__}")
     if timeout is not None and not (timeout >= 0 and math.isfinite(timeout)):
         raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {timeout!r}; None waits without end")
     return timeout

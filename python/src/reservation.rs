@@ -4,8 +4,11 @@ use crate::failure::Failure;
 use crate::size::Size;
 use bursar::memory::Account;
 use bursar::{Bytes, Error, ledger};
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -159,14 +162,17 @@ pub(crate) struct Reservation {
     drawn: Arc<Drawn>,
     /// The number of the device; none for the machine's memory, and for a device that this process did not open.
     device: Option<u32>,
+    /// The UUID of the device.
+    uuid: String,
     /// The process that made it.
     owner: u32,
 }
 
 impl Reservation {
     pub(crate) fn new(reserved: ledger::Reservation, device: Option<u32>) -> Self {
+        let uuid = reserved.ledger().subject().uuid.to_string();
         let state = State { reserved: Some(Arc::new(reserved)), is_released: false, users: 1 };
-        Self { drawn: Arc::new(Drawn { state: RwLock::new(state) }), device, owner: std::process::id() }
+        Self { drawn: Arc::new(Drawn { state: RwLock::new(state) }), device, uuid, owner: std::process::id() }
     }
 
     /// Returns the account for a pool that draws on it, unless it is released.
@@ -221,8 +227,8 @@ impl Reservation {
 
     /// The UUID of the device that it is memory of.
     #[getter]
-    fn uuid(&self) -> Result<String, Failure> {
-        Ok(self.reserved()?.ledger().subject().uuid.to_string())
+    fn uuid(&self) -> &str {
+        &self.uuid
     }
 
     /// The number of the device.
@@ -248,6 +254,11 @@ impl Reservation {
     /// Gives back what it has beyond `to`.
     fn shrink(&self, py: Python<'_>, to: Size) -> Result<(), Failure> {
         let reserved = self.reserved()?;
+        if self.device.is_none() {
+            return Err(Failure::value(
+                "a share is not shrunk by a worker that draws on it: whoever started the worker has set it aside",
+            ));
+        }
         Ok(py.detach(|| reserved.shrink(to.0))?)
     }
 
@@ -290,14 +301,49 @@ impl Reservation {
 #[derive(Debug)]
 pub(crate) struct ReservationBlock {
     reservation: Mutex<Option<Py<Reservation>>>,
+    /// The request in words.
+    text: String,
+    /// Set once it asks.
+    has_asked: AtomicBool,
+}
+
+impl Drop for ReservationBlock {
+    /// Warns of a request that never asked. The usual end runs nothing of Python's, where the exception of a signal's handler would be
+    /// lost.
+    fn drop(&mut self) {
+        if *self.has_asked.get_mut() {
+            return;
+        }
+        let text = CString::new(format!("{} was never entered, awaited or waited for", self.text)).unwrap_or_default();
+        // An interpreter that ends warns of nothing. An exception may be on its way past here.
+        let _ = Python::try_attach(|py| {
+            let passing = PyErr::take(py);
+            if let Err(raised) = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1) {
+                raised.write_unraisable(py, None);
+            }
+            if let Some(passing) = passing {
+                passing.restore(py);
+            }
+        });
+    }
 }
 
 #[pymethods]
 impl ReservationBlock {
     #[new]
-    #[pyo3(signature = (*_arguments, **_named))]
-    fn new(_arguments: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self { reservation: Mutex::new(None) }
+    #[pyo3(signature = (size, device, *_arguments))]
+    fn new(size: u64, device: &Bound<'_, PyAny>, _arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        let text = format!("<bursar.reserve({size}, device={})>", device.repr()?);
+        Ok(Self { reservation: Mutex::new(None), text, has_asked: AtomicBool::new(false) })
+    }
+
+    fn __repr__(&self) -> &str {
+        &self.text
+    }
+
+    /// Says that it asks now; returns whether it is the first time.
+    fn ask(&self) -> bool {
+        !self.has_asked.swap(true, Ordering::AcqRel)
     }
 
     /// Keeps a reservation until the end of the block, and returns it.

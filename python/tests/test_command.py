@@ -112,3 +112,24 @@ def test_a_worker_is_told_its_share(card: Card) -> None:
         "[worker 1] 1 2 train 300 100 0",
         "[worker 1] 300 train",
     ]
+
+
+RELEASED_SHARE = """
+import bursar
+share = bursar.share()
+before = share.uuid, share.device
+try:
+    share.reservation.shrink("100MiB")
+except bursar.InvalidValue as refused:
+    print(refused)
+share.reservation.release()
+print((share.uuid, share.device) == before, share.reservation.released)
+bursar.reserve("1GiB", device=share.device, timeout=0).wait()
+"""
+
+
+def test_a_worker_knows_its_device_after_it_gave_its_share_back(card: Card) -> None:
+    ran = ended([*SCRIPT, "run", "--per-worker", "1GiB"], "--", sys.executable, "-c", RELEASED_SHARE)
+    assert ran.returncode == 0, ran.stderr
+    [refused, known] = ran.stdout.splitlines()
+    assert "a share is not shrunk by a worker that draws on it" in refused and known.endswith("True True")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import bursar
 import pytest
@@ -89,6 +90,48 @@ def test_a_request_that_is_not_granted_in_time_leaves_the_queue(card: Card) -> N
 def test_a_timeout_that_makes_no_sense_is_named(wrong: float) -> None:
     with pytest.raises(bursar.InvalidValue, match=repr(wrong)):
         bursar.reserve(1, timeout=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["1", b"1", [1], object()])
+def test_a_timeout_that_is_no_number_is_named(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a timeout is a number of seconds, or None, not"):
+        bursar.reserve(1, timeout=wrong)
+
+
+def test_a_label_is_kept_whole_or_refused(card: Card) -> None:
+    with pytest.raises(bursar.InvalidValue, match="without a NUL"):
+        bursar.reserve(1, label="a\0b")
+    with bursar.reserve(1, label="ab") as share:
+        assert share.label == "ab"
+
+
+def test_y3_the_end_of_a_request_runs_nothing_that_could_lose_an_interrupt(card: Card) -> None:
+    # The handlers of signals run where a function of Python begins, so none may begin when a request goes.
+    def began(frame: FrameType, event: str, argument: object) -> None:
+        functions.append(frame.f_code.co_name)
+
+    functions: list[str] = []
+    requests = [bursar.reserve("1GiB") for _ in range(2)]
+    requests[0].wait().release()
+    with requests[1]:
+        pass
+    sys.settrace(began)
+    try:
+        requests.clear()
+    finally:
+        sys.settrace(None)
+    assert functions == []
+
+
+def test_a_request_that_never_asked_changes_no_exception_that_is_on_its_way() -> None:
+    def ask() -> None:
+        request = bursar.reserve("1GiB")
+        raise KeyError(request and "raised")
+
+    with pytest.warns(RuntimeWarning, match=r"<bursar.reserve\(1073741824, device=0\)> was never entered"):
+        with pytest.raises(KeyError, match="raised"):
+            ask()
+        gc.collect()
 
 
 def test_a_request_asks_once_and_not_before(card: Card) -> None:
