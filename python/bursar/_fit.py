@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
-from .errors import InvalidValue
+from .errors import InvalidValue, NoDevice
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ def fit(
     if workers >= 1 << 64:
         raise InvalidValue(f"{workers} workers are more than can be counted: at most {(1 << 64) - 1}")
     indices = None if devices is None else [device_index(device) for device in devices]
+    if indices == []:
+        raise NoDevice("devices names none: name one at least, or leave it out to use all")
     fields = _native.fit(memory, per_worker, fixed, workers, headroom, available, indices, label, allow_overflow)
     plan = plan_of(fields)
     if plan.warning is not None:

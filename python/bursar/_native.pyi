@@ -79,7 +79,7 @@ class Buffer:
     stream, as DLPack does; for other uses there is ``record_stream``. Memory of a simulated device is offered to no library.
     """
 
-    def __new__(cls, size: int | str, *, device: int | Device = 0, stream: object = None) -> Buffer: ...
+    def __new__(cls, size: int | str, *, device: int | str | Device = 0, stream: object = None) -> Buffer: ...
     @property
     def ptr(self) -> int:
         """The address on the device."""

@@ -12,7 +12,7 @@ use bursar::driver::RawStream;
 use bursar::memory::DeviceBlock;
 use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
-use pyo3::exceptions::{PyAttributeError, PyBufferError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -287,7 +287,7 @@ impl Buffer {
     }
 }
 
-/// A device as callers give it: its number, or a `bursar.Device`.
+/// A device as callers give it: its number, its UUID, or a `bursar.Device`.
 #[derive(Clone, Copy, Debug)]
 struct DeviceNumber(u32);
 
@@ -296,9 +296,9 @@ impl<'py> FromPyObject<'_, 'py> for DeviceNumber {
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let number = given.getattr("index").unwrap_or_else(|_| given.to_owned());
-        number.extract().map(Self).map_err(|error| match error.is_instance_of::<PyOverflowError>(given.py()) {
-            true => Failure::value(format!("there is no device {number}")).into(),
-            false => error,
+        number.extract().map(Self).or_else(|_| {
+            let index = given.py().import("bursar._devices")?.call_method1("device_index", (given,))?;
+            index.extract().map(Self)
         })
     }
 }

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The most bytes of pinned memory that are kept for later requests, of each device.
 const KEPT_MAX: Bytes = Bytes::gib(1);
 
+/// The most bytes that can be asked for: rounded up to whole pages of any size, they are still a length.
+const LARGEST: u64 = isize::MAX as u64 - Bytes::gib(1).get();
+
 /// The pools of pinned memory, by the contexts of their devices.
 static POOLS: Mutex<Option<HashMap<usize, DevicePool>>> = Mutex::new(None);
 
@@ -82,7 +85,7 @@ impl PinnedMemory {
     #[new]
     fn new(py: Python<'_>, size: Size, device: u32) -> Result<Self, Failure> {
         let requested = size.0.get();
-        if requested == 0 || requested > isize::MAX as u64 {
+        if requested == 0 || requested > LARGEST {
             return Err(Error::InvalidSize { requested }.into());
         }
         let machine = Machine::get(py)?;

@@ -79,3 +79,9 @@ print(kinds, [warning.category.__name__ for warning in warned])
 def test_more_workers_than_can_be_counted_are_named() -> None:
     with pytest.raises(bursar.InvalidValue, match="at most"):
         bursar.fit(1, workers=1 << 70, available="1GiB")
+
+
+def test_no_devices_are_not_all_devices() -> None:
+    bursar.use_driver("sim", sim_devices="2x8GiB")
+    with pytest.raises(bursar.NoDevice, match="devices names none"):
+        bursar.fit("1GiB", devices=[])

@@ -142,6 +142,17 @@ def test_a_pool_for_one_device_is_for_no_other() -> None:
         bursar.Buffer(1, device=0)
 
 
+def test_a_device_is_named_by_its_number_by_its_uuid_or_as_it_was_listed() -> None:
+    second = bursar.devices()[1]
+    assert [bursar.Buffer(1, device=name).device for name in (1, second.uuid, second)] == [1, 1, 1]
+    with pytest.raises(bursar.NoDevice, match="no device has the UUID 'other'"):
+        bursar.Buffer(1, device="other")
+    wrong: Any
+    for wrong in (1.5, None, [1]):
+        with pytest.raises(TypeError):
+            bursar.Buffer(1, device=wrong)
+
+
 def test_the_pool_is_not_replaced_while_somebody_has_memory_of_it() -> None:
     held = bursar.Buffer(1)
     with pytest.raises(bursar.InvalidValue, match="1 block of it"):
@@ -448,11 +459,11 @@ def test_the_per_thread_default_stream_is_refused() -> None:
 
 @pytest.mark.parametrize("device", [-1, 1 << 70])
 def test_a_number_that_no_device_can_have_is_named(device: int) -> None:
-    with pytest.raises(bursar.InvalidValue, match=f"no device {device}"):
+    with pytest.raises(bursar.NoDevice, match=f"no device {device}"):
         bursar.Buffer(10, device=device)
 
 
-@pytest.mark.parametrize("size", [0, 1 << 63])
+@pytest.mark.parametrize("size", [0, (1 << 63) - 1, 1 << 63])
 def test_pinned_memory_of_no_size_is_refused_as_such(size: int) -> None:
     with pytest.raises(bursar.InvalidSize, match=f"{size} bytes"):
         bursar.pinned(size)
