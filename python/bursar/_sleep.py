@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from . import _native
+from ._devices import DeviceName, device_index
 from ._timeouts import seconds
 
 
@@ -53,7 +54,7 @@ class SleepState:
 
 def sleep(
     *tags: str,
-    discard: Iterable[str] | bool = (),
+    discard: str | Iterable[str] | bool = (),
     keep_place: bool = False,
     timeout: float | None = 60.0,
 ) -> SleepReport:
@@ -64,7 +65,7 @@ def sleep(
     that is a fault of the program that ends its context. They may be dropped. Where everything sleeps, allocations raise
     :class:`Asleep`.
 
-    The contents of the tags in ``discard``, or all with ``discard=True``, are given up. With ``keep_place`` the memory stays
+    The contents of the tag or the tags in ``discard``, or all with ``discard=True``, are given up. With ``keep_place`` the memory stays
     charged, so that :func:`wake` is not refused. Streams are waited for, at most ``timeout`` seconds,
     or without end with ``timeout=None``.
 
@@ -80,7 +81,8 @@ def sleep(
     """
     patience = seconds(timeout)
     _synchronize()
-    given_up = [] if isinstance(discard, bool) else list(discard)
+    names = [discard] if isinstance(discard, str) else discard
+    given_up = [] if isinstance(names, bool) else list(names)
     return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, patience))
 
 
@@ -94,7 +96,7 @@ def wake(*tags: str, timeout: float | None = 0.0) -> WakeReport:
     return WakeReport(*_native.wake(list(tags), seconds(timeout)))
 
 
-def sleep_when_asked(*devices: int) -> None:
+def sleep_when_asked(*devices: DeviceName) -> None:
     """Has the memory of the pool sleep and wake when another process asks for it: by ``bursar sleep PID`` and ``bursar wake PID``, and
     by ``bursar run --sleep-when-stopped``. On these devices, or on device 0 where none is named.
 
@@ -107,7 +109,7 @@ def sleep_when_asked(*devices: int) -> None:
     >>> with bursar.awake():
     ...     buffer = bursar.Buffer("4MiB")
     """
-    _native.sleep_when_asked(list(devices) or [0])
+    _native.sleep_when_asked([device_index(device) for device in devices] or [0])
 
 
 @contextmanager

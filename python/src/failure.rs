@@ -72,6 +72,18 @@ pub(crate) enum Failure {
     Raised(PyErr),
 }
 
+/// The error of a charge to a reservation that was given back.
+#[derive(Debug)]
+pub(crate) struct GivenBack;
+
+impl std::fmt::Display for GivenBack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the reservation was given back")
+    }
+}
+
+impl std::error::Error for GivenBack {}
+
 /// The fields of `bursar.Holder`: a name, the bytes held, and in how many blocks where that is known.
 pub(crate) type HolderFields = (String, u64, Option<u64>);
 
@@ -223,6 +235,7 @@ fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
         Error::External(external) => match external.downcast_ref::<LedgerError>() {
             Some(error) => ledger(error, fields)?,
             None if external.is_capacity() => "OutOfMemory",
+            None if external.downcast_ref::<GivenBack>().is_some() => "Released",
             None => "BursarError",
         },
         _ => "BursarError",

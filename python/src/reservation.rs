@@ -1,7 +1,8 @@
 //! Memory that is set aside, as Python has it.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, GivenBack};
 use crate::size::Size;
+use bursar::error::ExternalError;
 use bursar::memory::Account;
 use bursar::{Bytes, Error, ledger};
 use pyo3::exceptions::PyRuntimeWarning;
@@ -11,6 +12,11 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+/// Returns the error of a charge to a reservation that was given back.
+fn given_back() -> Error {
+    Error::External(ExternalError::new(GivenBack, false))
+}
 
 /// A reservation as its object and the pool that draws on it share it. It lasts until it is released, or neither has it; what is
 /// held then goes back as the pool gives it back.
@@ -70,13 +76,12 @@ impl Drawn {
         bytes: Bytes,
         charge: impl FnOnce(&ledger::Reservation) -> bursar::Result<()>,
     ) -> bursar::Result<()> {
-        const RELEASED: Error = Error::InvalidValue { what: "the reservation was given back" };
-        let reserved = self.open().map_err(|_| RELEASED)?;
+        let reserved = self.open().map_err(|_| given_back())?;
         charge(&reserved)?;
         if self.is_released() {
             reserved.release(bytes);
             self.write().settle();
-            return Err(RELEASED);
+            return Err(given_back());
         }
         Ok(())
     }

@@ -103,6 +103,39 @@ def test_a_timeout_that_makes_no_sense_moves_nothing(wrong: float) -> None:
     assert buffer.ptr
 
 
+def test_z5_a_tag_that_nothing_has_puts_nothing_to_sleep() -> None:
+    buffer = bursar.Buffer("2MiB")
+    report = bursar.sleep("nobody's")
+    assert (report.released, report.saved, report.discarded, report.kept) == (0, 0, 0, 0)
+    assert bursar.sleep_state() == bursar.SleepState("awake", 0, 0)
+    assert buffer.ptr
+
+
+def test_z5_a_text_to_discard_is_one_tag() -> None:
+    with bursar.tag("kv-cache"):
+        cache = bursar.Buffer("4MiB")
+    assert bursar.sleep(discard="kv-cache").discarded == 4 << 20
+    assert bursar.wake().restored < 4 << 20 and cache.ptr
+
+
+def test_y6_a_pool_whose_reservation_was_released_asleep_says_so(card: Card) -> None:
+    reservation = bursar.reserve("1GiB").wait()
+    bursar.use_pool(reservation=reservation)
+    buffer = bursar.Buffer("64MiB")
+    bursar.sleep()
+    reservation.release()
+    with pytest.raises(bursar.Released, match="the reservation was given back"):
+        bursar.wake()
+    assert bursar.sleep_state().state == "asleep"
+    del buffer
+
+
+@pytest.mark.parametrize("device", [-1, 1 << 40, "other"])
+def test_a_device_that_is_not_there_is_not_asked(device: int | str) -> None:
+    with pytest.raises(bursar.NoDevice):
+        bursar.sleep_when_asked(device)
+
+
 ASKED = """
 import sys
 import bursar

@@ -147,15 +147,17 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(Moving { pool: self })
     }
 
+    /// Returns those of some blocks that are this pool's.
+    fn own_ranges(&self, blocks: &[Range<DevicePtr>]) -> Ranges {
+        let in_units = |range: &Range<DevicePtr>| (range.start.0 / UNIT, range.end.0.div_ceil(UNIT));
+        blocks.iter().map(in_units).filter(|(start, _)| self.addresses.contains(start)).collect()
+    }
+
     /// Says that ranges sleep from now on; returns the number of the sleep with the free lists, and with the context.
     fn say_asleep(&self, request: &SleepRequest) -> (u64, AsleepId) {
-        let in_units = |range: &Range<DevicePtr>| (range.start.0 / UNIT, range.end.0.div_ceil(UNIT));
-        let ranges: Ranges = match &request.only {
+        let ranges = match &request.only {
             None => [(self.addresses.start, self.addresses.end)].into(),
-            Some((_, blocks)) => {
-                let own = blocks.iter().map(in_units).filter(|(start, _)| self.addresses.contains(start));
-                own.collect()
-            }
+            Some((_, blocks)) => self.own_ranges(blocks),
         };
         let in_bytes = |(&start, &end): (&u64, &u64)| DevicePtr(start * UNIT)..DevicePtr(end * UNIT);
         let id = self.context.begin_sleep(&ranges.iter().map(in_bytes).collect::<Vec<_>>());
@@ -303,6 +305,9 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
         }
         let _moving = self.begin_move()?;
         if self.state.lists().asleep.is_whole() {
+            return Ok(SleepReport::default());
+        }
+        if request.only.as_ref().is_some_and(|(_, blocks)| self.own_ranges(blocks).is_empty()) {
             return Ok(SleepReport::default());
         }
         let (number, id) = self.say_asleep(request);

@@ -278,3 +278,17 @@ fn z9_a_process_that_was_forked_off_moves_nothing() {
     rig.free(block);
     rig.finish();
 }
+
+/// A tag that no block of the pool has: nobody sleeps by it, and nothing is waited for.
+#[test]
+fn z5_no_blocks_put_nothing_to_sleep() {
+    let rig = Rig::new(Sim::seeded(3), 64, &PagePool::default());
+    let stream = rig.stream();
+    let block = rig.allocate(FRAME, stream);
+    let request = SleepRequest { only: Some((tag!("nobody's"), Vec::new())), ..SleepRequest::default() };
+    let report = rig.pool.sleep(&Heap::default(), &request).expect("nothing to do");
+    assert_eq!((report.released, report.saved, report.kept), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
+    assert_eq!(asleep(&rig), SleepState::Awake);
+    rig.free(block);
+    rig.finish();
+}

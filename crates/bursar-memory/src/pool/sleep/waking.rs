@@ -129,8 +129,10 @@ impl<F: FrameSource> PagePoolResource<F> {
 
     /// Wakes what one call put to sleep; after an error it sleeps as before.
     pub(super) fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
+        let needed = sleep.asleep();
         if !sleep.has_place
-            && let Err(refused) = self.take_place(sleep.asleep(), patience)
+            && needed > Bytes::ZERO
+            && let Err(refused) = self.take_place(needed, patience)
         {
             self.state.sleep.sleeps().push(sleep);
             return Err(refused);
