@@ -90,8 +90,9 @@ def wake(*tags: str, timeout: float | None = 0.0) -> WakeReport:
     """Wakes the memory of the pool: all that sleeps, or that of tags which were put to sleep by themselves.
 
     Where others have the memory meanwhile, it waits in the queue of the ledger, at most ``timeout`` seconds; a refusal raises
-    :class:`OutOfMemory`, and everything sleeps on. While all of the pool sleeps, no tag of it wakes by itself: that raises
-    :class:`Asleep`.
+    :class:`OutOfMemory`, and everything sleeps on. Ctrl-C ends the wait, and everything sleeps on. Another thread that wakes the
+    pool or puts it to sleep is waited for in the same time. While all of the pool sleeps, no tag of it wakes by itself: that
+    raises :class:`Asleep`.
     """
     return WakeReport(*_native.wake(list(tags), seconds(timeout)))
 

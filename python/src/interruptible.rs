@@ -1,8 +1,11 @@
 //! Waits that a signal's handler ends, and that let other threads run.
 
 use crate::failure::Failure;
+use bursar::sync;
 use pyo3::prelude::*;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
@@ -41,6 +44,42 @@ where
             Some(output) => return Ok(output),
             None => py.check_signals()?,
         }
+    }
+}
+
+/// Runs what waits for memory and streams by itself. A signal ends its waits as if their time were over; then the exception of the
+/// signal's handler takes the place of what it returned.
+pub(crate) fn until_signal<T: Send>(
+    py: Python<'_>,
+    run: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    let (ran, raised) = py.detach(|| {
+        let signals = Rc::new(Signals::default());
+        let asked = signals.clone();
+        let ran = sync::interruptible(move || asked.is_any(), run);
+        (ran, signals.raised.take())
+    });
+    raised.map_or(ran, |raised| Err(raised.into()))
+}
+
+/// The signals of a thread that runs without the interpreter's lock.
+#[derive(Default)]
+struct Signals {
+    looked: Cell<Option<Instant>>,
+    raised: RefCell<Option<PyErr>>,
+}
+
+impl Signals {
+    /// Runs the handlers of signals that have come, now and then, and returns whether one of them has raised an exception.
+    fn is_any(&self) -> bool {
+        let is_early = self.looked.get().is_some_and(|looked| looked.elapsed() < SIGNALS_EVERY);
+        if self.raised.borrow().is_none() && !is_early {
+            // An interpreter that ends has no handlers any more.
+            let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+            *self.raised.borrow_mut() = raised;
+            self.looked.set(Some(Instant::now()));
+        }
+        self.raised.borrow().is_some()
     }
 }
 

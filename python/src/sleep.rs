@@ -1,6 +1,7 @@
 //! The memory of the pool that sleeps, as Python sees it.
 
 use crate::failure::Failure;
+use crate::interruptible::until_signal;
 use crate::pool::{self, PoolDevice};
 use bursar::Error;
 use bursar::device::DeviceContext;
@@ -8,11 +9,12 @@ use bursar::host::PinnedPool;
 use bursar::memory::{
     AllocTag, DevicePtr, SleepReading, SleepReport, SleepRequest, SleepState, WakeReport, WakeRequest,
 };
+use bursar::sync::is_interrupted;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The pinned memory that contents go to, by the contexts of their devices: apart from what programs pin, of which little is
 /// kept.
@@ -50,6 +52,23 @@ fn patience(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
+/// The time between two looks whether another thread is done with a move.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Wakes once no other thread moves the memory, in the time that there is.
+fn once_still<T>(longest: Duration, wake: impl Fn(Duration) -> Result<T, Error>) -> Result<T, Error> {
+    let began = Instant::now();
+    loop {
+        let left = longest.saturating_sub(began.elapsed());
+        match wake(left) {
+            Err(Error::Asleep { is_moving: true, .. }) if !left.is_zero() && !is_interrupted() => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            woken => return woken,
+        }
+    }
+}
+
 /// Puts the memory of the pool to sleep: all of it, or the blocks of some tags.
 #[pyfunction]
 pub(crate) fn sleep(
@@ -62,7 +81,7 @@ pub(crate) fn sleep(
 ) -> Result<SleepFields, Failure> {
     pool::check_not_forked()?;
     let (tags, discard) = (interned(&tags), interned(&discard));
-    py.detach(|| {
+    until_signal(py, || {
         let mut report = SleepReport::default();
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
             let discard = discard.iter().flat_map(|&tag| device.blocks_of(tag)).collect();
@@ -89,13 +108,15 @@ pub(crate) fn sleep(
 pub(crate) fn wake(py: Python<'_>, tags: Vec<String>, timeout: f64) -> Result<WakeFields, Failure> {
     pool::check_not_forked()?;
     let tags = interned(&tags);
-    py.detach(|| {
+    until_signal(py, || {
         let only: Vec<_> = if tags.is_empty() { vec![None] } else { tags.into_iter().map(Some).collect() };
         let mut report = WakeReport::default();
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
             for &only in &only {
                 for sleeper in device.context.sleepers() {
-                    report = report.and(sleeper.wake(&WakeRequest { only, patience: patience(timeout) })?);
+                    let woken =
+                        once_still(patience(timeout), |patience| sleeper.wake(&WakeRequest { only, patience }))?;
+                    report = report.and(woken);
                 }
             }
         }

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import bursar
 import pytest
-from conftest import Card
+from conftest import PATIENCE, Card, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +131,60 @@ def test_y6_a_pool_whose_reservation_was_released_asleep_says_so(card: Card) -> 
         bursar.wake()
     assert bursar.sleep_state().state == "asleep"
     del buffer
+
+
+def test_z6_a_wake_waits_for_another_that_is_under_way(card: Card) -> None:
+    bursar.use_pool()
+    buffer = bursar.Buffer("64MiB")
+    bursar.sleep()
+    others = bursar.reserve(card.ledger().limit, timeout=PATIENCE).wait()
+    woken: list[bursar.WakeReport] = []
+    threads = [threading.Thread(target=lambda: woken.append(bursar.wake(timeout=PATIENCE))) for _ in range(2)]
+    threads[0].start()
+    eventually(lambda: len(card.ledger().waiting) == 1, "the first waits in the queue")
+    with pytest.raises(bursar.Asleep, match="is falling asleep or waking just now: wait until it has"):
+        bursar.wake()
+    threads[1].start()
+    others.release()
+    for thread in threads:
+        thread.join()
+    assert sorted(report.restored >= 64 << 20 for report in woken) == [False, True]
+    assert bursar.sleep_state().state == "awake" and buffer.ptr
+
+
+INTERRUPTED = """
+import bursar
+buffer = bursar.Buffer("64MiB")
+buffer.copy_from(b"kept")
+bursar.sleep()
+print("asleep", flush=True)
+input()
+try:
+    bursar.wake(timeout={timeout})
+except KeyboardInterrupt:
+    print("interrupted", bursar.sleep_state().state, flush=True)
+input()
+bursar.wake(timeout=60)
+print(buffer.to_bytes()[:4], bursar.sleep_state().state, flush=True)
+"""
+
+
+@pytest.mark.parametrize("timeout", ["60", "None"])
+def test_y3_an_interrupt_ends_a_wake_that_waits_and_all_sleeps_on(card: Card, timeout: str) -> None:
+    child = card.python(INTERRUPTED.format(timeout=timeout))
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "asleep\n"
+    with bursar.reserve(card.ledger().limit - (1 << 20)):
+        child.stdin.write("\n")
+        child.stdin.flush()
+        eventually(lambda: len(card.ledger().waiting) == 1, "it waits")
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "interrupted asleep\n"
+        assert time.monotonic() - began < 30
+        assert card.ledger().waiting == ()
+    said, _ = child.communicate("\n", timeout=PATIENCE)
+    assert said == "b'kept' awake\n"
 
 
 @pytest.mark.parametrize("device", [-1, 1 << 40, "other"])

@@ -230,7 +230,7 @@ pub enum Error {
     #[error("this process was forked from the one that has the memory and the ledger; open them anew after exec")]
     Forked,
     /// Memory that sleeps, falls asleep, or is not awake yet.
-    #[error("{what} of {device} {}: wake it first", if *is_moving { "is falling asleep or waking" } else { "is asleep" })]
+    #[error("{what} of {device} {}", if *is_moving { "is falling asleep or waking just now: wait until it has" } else { "is asleep: wake it first" })]
     Asleep {
         /// The device.
         device: DeviceId,

@@ -36,7 +36,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `sync` | a lock for short critical sections, dense thread numbers |
+//! | `sync` | a lock for short critical sections, dense thread numbers, waits that can be interrupted |
 //! | `values` | sizes, addresses, tags, generations, device identity and facts |
 //! | `driver` | the port: the [`Driver`] trait, its handles and its errors, and a driver that counts calls |
 //! | `error` | [`Error`], and the [`Shortage`] that explains a refusal |
@@ -88,7 +88,7 @@ pub use observe::{
     Action, Actions, Amount, Counts, EventSink, Observer, PartCount, QueryId, QueryScope, Record, Tally,
 };
 pub use stream::{STREAM_SLOTS, Stream, StreamHold};
-pub use sync::{Latch, LatchGuard, ThreadIndex};
+pub use sync::{Latch, LatchGuard, ThreadIndex, interrupt_interval, interruptible, is_interrupted};
 pub use tracking::{BlockUse, RefusedTracked, RefusedTransfer, Submission, TrackedBlock, Transfer};
 pub use values::{
     Access, AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind,

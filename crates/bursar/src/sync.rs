@@ -1,4 +1,4 @@
-//! Parts for layers that many threads call at once.
+//! Parts for layers that many threads call at once, and for languages whose waits can be interrupted.
 
 #[doc(inline)]
-pub use bursar_core::{Latch, LatchGuard, ThreadIndex};
+pub use bursar_core::{Latch, LatchGuard, ThreadIndex, interrupt_interval, interruptible, is_interrupted};

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Error, RawEvent, Result, STREAM_SLOTS, StreamMisuse, StreamNumber};
+use crate::{Error, RawEvent, Result, STREAM_SLOTS, StreamMisuse, StreamNumber, is_interrupted};
 use std::time::{Duration, Instant};
 
 /// The time that a wait sleeps between two questions.
@@ -46,7 +46,7 @@ impl DeviceContext {
         }
         while !ask()? {
             let waited = began.elapsed();
-            if waited >= patience {
+            if waited >= patience || is_interrupted() {
                 let (device, waited_ms) = (self.device, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
                 return Err(Error::StillInUse { device, stream: self.slot_number(slot), waited_ms });
             }

@@ -1,6 +1,6 @@
 //! Accounts, which memory is charged to.
 
-use crate::{Bytes, Error, Result};
+use crate::{Bytes, Error, Result, is_interrupted};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,7 +53,9 @@ pub trait Account: fmt::Debug + Send + Sync {
         let began = Instant::now();
         loop {
             match self.try_charge(bytes) {
-                Err(refused) if refused.is_capacity() && began.elapsed() < patience => std::thread::sleep(POLL),
+                Err(refused) if refused.is_capacity() && began.elapsed() < patience && !is_interrupted() => {
+                    std::thread::sleep(POLL);
+                }
                 charged => return charged,
             }
         }

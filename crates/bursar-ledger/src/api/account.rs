@@ -1,5 +1,6 @@
 //! The account of a process for a tenant.
 
+use super::reserve::FOREVER;
 use super::{Ledger, ReserveOptions};
 use crate::LedgerError;
 use crate::attachment::LockWait;
@@ -10,7 +11,7 @@ use crate::format::node;
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::announce_account;
-use bursar_core::{Account, Bytes, Error, Result};
+use bursar_core::{Account, Bytes, Error, Result, is_interrupted};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -192,9 +193,9 @@ impl Account for LedgerAccount {
     }
 
     fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
-        let began = Instant::now();
+        let (began, patience) = (Instant::now(), patience.min(FOREVER));
         loop {
-            let is_given_up = self.ledger.attachment.is_given_up();
+            let is_given_up = self.ledger.attachment.is_given_up() || is_interrupted();
             let left = if is_given_up { Duration::ZERO } else { patience.saturating_sub(began.elapsed()) };
             match self.try_charge(bytes) {
                 Err(refused) if refused.is_capacity() && !left.is_zero() => {}

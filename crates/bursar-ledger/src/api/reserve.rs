@@ -8,13 +8,13 @@ use crate::format::{Words, node};
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::now_ms;
-use bursar_core::{Bytes, Error, Result};
+use bursar_core::{Bytes, Error, Result, interrupt_interval, is_interrupted};
 use std::time::{Duration, Instant};
 
 /// The interval at which dead processes are looked for where the kernel does not report deaths.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest deadline; one beyond it is never reached anyway.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
@@ -115,11 +115,11 @@ impl Ledger {
                 return Ok(reserved);
             }
             let left = ends.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.attachment.is_given_up() {
+            if left.is_zero() || self.attachment.is_given_up() || is_interrupted() {
                 return self.give_up(&mut guard, entry, request, wait);
             }
-            let timeouts =
-                [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
+            let (measure, look) = (self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY));
+            let timeouts = [measure, look, interrupt_interval(), Some(left)];
             book.words().wait(book.state_at(entry), book.waiting_state(entry), timeouts.into_iter().flatten().min());
             if book.has_left_queue(entry) {
                 continue;

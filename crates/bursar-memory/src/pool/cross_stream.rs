@@ -9,7 +9,9 @@ use super::driver_calls;
 use super::free_lists::UnorderedFree;
 use super::runs::UNIT;
 use super::{PagePoolResource, PoolState};
-use bursar_core::{Action, Bytes, DeviceContext, DriverError, FrameSource, Record, Result};
+use bursar_core::{
+    Action, Bytes, DeviceContext, DriverError, FrameSource, Record, Result, interrupt_interval, is_interrupted,
+};
 use std::time::{Duration, Instant};
 
 /// The time that a bounded wait sleeps between two questions.
@@ -110,12 +112,12 @@ impl PoolState {
         let start = Instant::now();
         self.drain(None, None);
         let ask = || self.ask_all(context).map_err(|error| context.failed(error));
-        if patience == Duration::MAX {
+        if patience == Duration::MAX && interrupt_interval().is_none() {
             return self.wait_for_all(context).map_err(|error| context.failed(error));
         }
         loop {
             ask()?;
-            if !self.lists().is_pending() || start.elapsed() >= patience {
+            if start.elapsed() >= patience || is_interrupted() || !self.lists().is_pending() {
                 return Ok(());
             }
             std::thread::sleep(POLL.min(patience));

@@ -7,10 +7,11 @@ use bursar_conformance::sleep::Heap;
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
     Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper,
-    WakeRequest, tag,
+    WakeRequest, interruptible, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
 use bursar_sim::Sim;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -289,6 +290,26 @@ fn z5_no_blocks_put_nothing_to_sleep() {
     let report = rig.pool.sleep(&Heap::default(), &request).expect("nothing to do");
     assert_eq!((report.released, report.saved, report.kept), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
     assert_eq!(asleep(&rig), SleepState::Awake);
+    rig.free(block);
+    rig.finish();
+}
+
+/// Whoever waits without end for work to run can be called away, and nothing has changed.
+#[test]
+fn z6_a_sleep_that_is_interrupted_while_it_waits_leaves_everything_awake() {
+    let rig = Rig::new(Sim::seeded(3), 64, &PagePool::default());
+    let stream = rig.stream();
+    let block = rig.allocate(FRAME, stream);
+    rig.fill(&block, 7, stream);
+    let stall = rig.stall(stream);
+    let request = SleepRequest { patience: Duration::MAX, ..SleepRequest::default() };
+    let looks = Cell::new(0);
+    let is_interrupted = move || looks.replace(looks.get() + 1) >= 3;
+    let slept = interruptible(is_interrupted, || rig.pool.sleep(&Heap::default(), &request));
+    assert!(matches!(slept, Err(Error::StillInUse { .. })), "{slept:?}");
+    assert_eq!(asleep(&rig), SleepState::Awake);
+    drop(stall);
+    rig.expect(&block, 7, stream);
     rig.free(block);
     rig.finish();
 }
