@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -111,11 +112,17 @@ def sleep_when_asked(*devices: DeviceName) -> None:
     ...     buffer = bursar.Buffer("4MiB")
     """
     _native.sleep_when_asked([device_index(device) for device in devices] or [0])
+    # Once: a function that is registered again is still called once.
+    atexit.unregister(_native.end_asked)
+    atexit.register(_native.end_asked)
 
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Waits until the memory of the pool is awake, and keeps it from being put to sleep by others until the end of the block."""
+    """Waits until the memory of the pool is awake, and keeps it from being put to sleep by others until the end of the block.
+
+    Others are other processes: :func:`sleep` and :func:`wake` are the program's own, and wait for none of its blocks.
+    """
     while not _native.begin_work(0.25):
         pass
     try:

@@ -16,7 +16,7 @@ static LISTENING: Mutex<Vec<(u32, Ledger, RemoteListener)>> = Mutex::new(Vec::ne
 
 /// The work of the program, and the devices that it waits for.
 static GATE: Gate = Gate {
-    state: Mutex::new(GateState { working: 0, closed: BTreeSet::new(), moving: BTreeSet::new() }),
+    state: Mutex::new(GateState { working: 0, closed: BTreeSet::new(), moving: BTreeSet::new(), ends: false }),
     changed: Condvar::new(),
 };
 
@@ -35,6 +35,8 @@ struct GateState {
     closed: BTreeSet<u32>,
     /// The devices that a request is being met for.
     moving: BTreeSet<u32>,
+    /// Set once the program ends: what it did until then is over, and its memory goes as it is.
+    ends: bool,
 }
 
 impl Gate {
@@ -58,9 +60,10 @@ impl Gate {
                 let woken = self.changed.wait_timeout(state, left.min(LOOK_EVERY));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let working = state.working;
+            let (working, ends) = (state.working, state.ends);
             drop(state);
             let what = match working {
+                _ if ends => "the program ends",
                 _ if is_withdrawn() => "nobody waits for it any more",
                 0 => return Ok(()),
                 _ if began.elapsed() < patience => continue,
@@ -112,6 +115,13 @@ pub(crate) fn end_work() {
     let mut state = GATE.state();
     state.working = state.working.saturating_sub(1);
     drop(state);
+    GATE.changed.notify_all();
+}
+
+/// Has no memory fall asleep any more for those who ask, because the program ends.
+#[pyfunction]
+pub(crate) fn end_asked() {
+    GATE.state().ends = true;
     GATE.changed.notify_all();
 }
 

@@ -51,7 +51,7 @@ use pyo3::pymodule;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::asked::{begin_work, end_work, sleep_when_asked};
+    use super::asked::{begin_work, end_asked, end_work, sleep_when_asked};
     #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]

@@ -232,3 +232,18 @@ def test_z10_a_program_is_put_to_sleep_and_woken_by_the_command(tmp_path: Path) 
         assert program.stdout.readline() == "awake\n"
         program.stdin.close()
         assert program.wait(30) == 0
+
+
+def test_z10_a_program_that_ends_was_not_put_to_sleep(card: Card) -> None:
+    program = card.python(
+        "import bursar, sys\nbuffer = bursar.Buffer('1MiB')\nbursar.sleep_when_asked()\nwork = bursar.awake()\nwork.__enter__()\n"
+        "print('ready', flush=True)\nsys.stdin.read()"
+    )
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    others = len(card.ledger().processes)
+    command = [sys.executable, "-m", "bursar", "sleep", str(program.pid), "--timeout", str(PATIENCE)]
+    asks = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually(lambda: len(card.ledger().processes) > others or asks.poll() is not None, "nobody asks")
+    program.communicate(timeout=PATIENCE)
+    printed, said = asks.communicate(timeout=PATIENCE)
+    assert (asks.returncode, printed) == (1, ""), said

@@ -218,13 +218,13 @@ fn finish(
             return ended.map_err(|error| failure(error, ledger));
         }
         let signal = interrupted().err();
-        if signal.is_none() && Instant::now() < until {
+        if signal.is_none() && Instant::now() < answers_until(until, is_stopped(pid)) {
             continue;
         }
         let name = printable(call.name());
         let mut has_begun = !call.withdraw()?;
         // One that only waits gives up as soon as it sees that nobody wants it any more.
-        match if has_begun { call.wait(ANSWER) } else { None } {
+        match if has_begun && !is_stopped(pid) { call.wait(ANSWER) } else { None } {
             Some(Err(RemoteError::Withdrawn { .. })) => has_begun = false,
             Some(ended) if signal.is_none() => return ended.map_err(|error| failure(error, ledger)),
             _ => {}
@@ -245,6 +245,11 @@ fn finish(
         let status = signal.map_or(1, |signal| 128 + signal);
         return Err(Failure::Process { message, hint, status });
     }
+}
+
+/// Returns the end of the wait for an answer: one that is stopped has no need of the time to give it.
+fn answers_until(until: Instant, is_stopped: bool) -> Instant {
+    if is_stopped { until.checked_sub(ANSWER).unwrap_or(until) } else { until }
 }
 
 /// Returns whether a process is stopped, as by Ctrl-Z.
@@ -318,5 +323,17 @@ impl Show for Asked {
             writeln!(out, ", in {:.2} s", device.seconds)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn z10_a_stopped_program_is_given_no_time_to_answer() {
+        let (began, patience) = (Instant::now(), Duration::from_secs(7));
+        let until = began + patience + ANSWER;
+        assert_eq!((answers_until(until, true), answers_until(until, false)), (began + patience, until));
     }
 }
