@@ -5,7 +5,7 @@ use crate::dlpack;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
-use crate::pool_streams::Life;
+use crate::pool_streams::{self, Life};
 use crate::size::Size;
 use crate::statistics::tag_of_context;
 use bursar::driver::RawStream;
@@ -46,8 +46,11 @@ impl BufferMemory {
         let device = pool.device(DeviceId(number))?;
         let adoption = match raw {
             0 | 1 => None,
-            // SAFETY: whoever names a stream keeps it for as long as the memory is used, as the class says.
-            raw => Some(unsafe { device.context.adopt_stream(RawStream(raw)) }?),
+            raw => {
+                pool_streams::check(&device.context, raw)?;
+                // SAFETY: whoever names a stream keeps it for as long as the memory is used, as the class says.
+                Some(unsafe { device.context.adopt_stream(RawStream(raw)) }?)
+            }
         };
         let stream = adoption.as_ref().map_or(device.context.default_stream(), AdoptedStream::stream);
         let block = device.allocate(bytes, stream)?;

@@ -50,6 +50,13 @@ impl Entry {
     }
 }
 
+/// Asks the driver about a stream before it is adopted: a handle that the driver refuses changes nothing then.
+pub(crate) fn check(context: &DeviceContext, raw: u64) -> Result<()> {
+    // SAFETY: whoever names a stream says that it is one.
+    let asked = unsafe { context.driver().stream_is_capturing(context.device(), RawStream(raw)) };
+    Ok(asked.map(drop)?)
+}
+
 impl Streams {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,6 +65,12 @@ impl Streams {
     /// Returns the stream with a raw handle, and adopts it if needed: for good, or until it is said to [end](Self::end).
     pub(crate) fn adopt(&self, context: &Arc<DeviceContext>, raw: u64, life: Life) -> Result<Stream> {
         let raw = if raw == RawStream::LEGACY.0 { 0 } else { raw };
+        if let Some(entry) = self.known().streams.get(&raw) {
+            return Ok(entry.stream());
+        }
+        if raw != 0 && matches!(life, Life::Ending) {
+            check(context, raw)?;
+        }
         let mut known = self.known();
         if let Some(entry) = known.streams.get(&raw) {
             return Ok(entry.stream());

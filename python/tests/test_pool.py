@@ -502,3 +502,15 @@ def test_a_pool_that_is_replaced_while_threads_allocate_refuses_nobody_and_keeps
     assert not failed
     bursar.use_pool()
     assert card.ledger().held == 0
+
+
+def test_a_stream_that_the_driver_refuses_changes_nothing(card: Card) -> None:
+    bursar.use_pool()
+    kept = bursar.Buffer("1MiB")
+    with pytest.raises(bursar.DriverError):
+        bursar.Buffer("1MiB", stream=12345)
+    with pytest.raises(bursar.DriverError):
+        kept.record_stream(777)
+    assert bursar.Buffer("1MiB").nbytes == 1 << 20
+    bursar.sleep()
+    bursar.wake()
