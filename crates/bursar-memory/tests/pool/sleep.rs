@@ -287,7 +287,7 @@ fn z5_no_blocks_put_nothing_to_sleep() {
     let stream = rig.stream();
     let block = rig.allocate(FRAME, stream);
     let request = SleepRequest { only: Some((tag!("nobody's"), Vec::new())), ..SleepRequest::default() };
-    let report = rig.pool.sleep(&Heap::default(), &request).expect("nothing to do");
+    let report = rig.pool.sleep(&Heap, &request).expect("nothing to do");
     assert_eq!((report.released, report.saved, report.kept), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
     assert_eq!(asleep(&rig), SleepState::Awake);
     rig.free(block);
@@ -305,7 +305,7 @@ fn z6_a_sleep_that_is_interrupted_while_it_waits_leaves_everything_awake() {
     let request = SleepRequest { patience: Duration::MAX, ..SleepRequest::default() };
     let looks = Cell::new(0);
     let is_interrupted = move || looks.replace(looks.get() + 1) >= 3;
-    let slept = interruptible(is_interrupted, || rig.pool.sleep(&Heap::default(), &request));
+    let slept = interruptible(is_interrupted, || rig.pool.sleep(&Heap, &request));
     assert!(matches!(slept, Err(Error::StillInUse { .. })), "{slept:?}");
     assert_eq!(asleep(&rig), SleepState::Awake);
     drop(stall);
