@@ -138,12 +138,6 @@ impl NumaWorkerPool {
         &self.releaser
     }
 
-    /// Waits until the memory that pools and buffers have given up so far is released, which another thread does. What a driver
-    /// failed to release stays.
-    pub fn flush(&self) {
-        self.releaser.flush();
-    }
-
     /// Tries once more to release memory that drivers have failed to release, and that of dropped pools whose streams could not
     /// be waited for. Returns the bytes that remain.
     pub fn retry_stranded(&self) -> Bytes {

@@ -272,30 +272,6 @@ fn what_is_still_held_is_told_unless_it_is_meant() {
     races(forgets).seeds(3).allow_leaks().expect_clean();
 }
 
-/// The memory of a pool that ends is released by a thread of its own, which may come after the end of the program.
-#[test]
-fn pinned_memory_that_is_released_late_is_not_still_held_and_what_is_kept_is() {
-    for kept in [false, true] {
-        let mut held = Vec::new();
-        let verdict = races(|rig| {
-            let (stream, pool) = (rig.gpu().streams().lease()?, PinnedPool::near(rig.gpu())?);
-            let mut batch = rig.gpu().buffer::<u8>(BYTES as usize, &stream, tag!("batch"))?;
-            let staging = (0..8).map(|_| pool.get(1 << 16)).collect::<Result<Vec<_>, _>>()?;
-            let source = pool.get(BYTES as usize)?;
-            let upload = stream.submit(|work| work.copy_from_host(&mut batch, source))?;
-            drop((upload.wait()?, staging));
-            held.extend(kept.then(|| pool.get(BYTES as usize)).transpose()?);
-            Ok(())
-        })
-        .seeds(40)
-        .check();
-        match verdict {
-            Ok(Verdict { seeds, .. }) => assert!(seeds == 40 && !kept),
-            Err(race) => assert!(kept && matches!(race.finding, Finding::Leak(_)), "kept {kept}: {race}"),
-        }
-    }
-}
-
 #[test]
 fn a_search_shares_its_devices_with_no_other_that_runs_at_the_same_time() {
     let fills_most_of_a_device = |rig: &Rig| {

@@ -4,8 +4,7 @@ use super::{Finding, HazardExplanation, InjectedFault, Outcome, Race, Rig};
 use crate::memory::Build;
 use crate::{Gpu, Result, Stack, leaf};
 use bursar_core::{Bytes, DeviceId, Driver};
-use bursar_host::NumaWorkerPool;
-use bursar_sim::{DriverLeakReport, Faults, Sim, SimBuilder};
+use bursar_sim::{Faults, Sim, SimBuilder};
 use std::fmt;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -223,24 +222,12 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             Err(payload) => (Some(Finding::Panicked { message: message_of(payload) }), true),
         };
         let hazard = HazardExplanation::shortest(&sim, trouble.as_ref().map(ToString::to_string));
-        let leaks = || (!self.are_leaks_allowed).then(|| leaks_of(&sim)).filter(|leaks| !leaks.is_empty());
+        let leaks = || Some(sim.leaks()).filter(|leaks| !self.are_leaks_allowed && !leaks.is_empty());
         // An error is what a program should end with where a call fails.
         let trouble = trouble.filter(|_| fault.is_none() || has_panicked);
         let finding =
             hazard.map(|found| Finding::Hazard(Box::new(found))).or(trouble).or_else(|| leaks().map(Finding::Leak));
         (faults, RunResult { calls: sim.call_count(), finding, has_panicked })
-    }
-}
-
-/// Returns what is held after a run, once the process's workers have released the pinned memory that was given up in it.
-fn leaks_of(sim: &Sim) -> DriverLeakReport {
-    let leaks = sim.leaks();
-    match NumaWorkerPool::global() {
-        Ok(workers) if !leaks.is_empty() => {
-            workers.flush();
-            sim.leaks()
-        }
-        _ => leaks,
     }
 }
 
