@@ -211,13 +211,22 @@ impl<T> Table<T> {
         }
     }
 
-    /// Calls `read` with every value that is live at this moment, borrowed.
+    /// Calls `read` with every value that is live, borrowed. One that is taken is waited for: whoever has it may put it back.
     pub(crate) fn for_each_live(&self, mut read: impl FnMut(&T)) {
         let made = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).next;
         for index in 0..made {
-            let state = self.slot(index).state.load(Ordering::Acquire);
-            if let Some(borrowed) = self.borrow(self.id(index, generation_of(state))) {
-                read(borrowed.value());
+            let slot = self.slot(index);
+            let id = self.id(index, generation_of(slot.state.load(Ordering::Acquire)));
+            loop {
+                if let Some(borrowed) = self.borrow(id) {
+                    read(borrowed.value());
+                    break;
+                }
+                let state = slot.state.load(Ordering::Acquire);
+                if state != id && state != id | TAKEN {
+                    break;
+                }
+                std::thread::yield_now();
             }
         }
     }
@@ -375,6 +384,24 @@ mod tests {
         let next = TABLE.insert(2).expect("room");
         assert!(next != first && next >> GENERATION_BITS != first >> GENERATION_BITS, "{next:#x} after {first:#x}");
         assert_eq!(end(next), (2, Some(1)));
+    }
+
+    #[test]
+    fn y1_a_value_that_is_taken_and_put_back_is_among_the_live_ones() {
+        static TABLE: Table<u64> = Table::new(9);
+        let id = TABLE.insert(7).expect("room");
+        let taken = TABLE.take(id).expect("it is live");
+        let (mut seen, begins) = (0, Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.wait();
+                TABLE.for_each_live(|value| seen += value);
+            });
+            begins.wait();
+            std::thread::sleep(Duration::from_millis(20));
+            taken.put_back();
+        });
+        assert_eq!(seen, 7);
     }
 
     #[test]
