@@ -589,8 +589,9 @@ bursar_status bursar_device_statistics_of(struct bursar_device device,
 // the time of the options. A stack draws on it by `BURSAR_ACCOUNT_RESERVATION`.
 //
 // Errors: `BURSAR_OUT_OF_BUDGET` or `BURSAR_WITHHELD` where there is no room at once, or never will be; `BURSAR_TIMED_OUT`, with
-// the numbers at that moment; `BURSAR_CANCELLED`; `BURSAR_LEDGER`, `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`;
-// `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. `*out` is then null, and nothing waits any more.
+// the numbers at that moment, or none where another process had the lock of the ledger; `BURSAR_CANCELLED`; `BURSAR_LEDGER`, also
+// where it has the lock and nothing is waited for; `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`; `BURSAR_INVALID_HANDLE`,
+// `BURSAR_INVALID_ARGUMENT`. `*out` is then null, and nothing waits any more.
 // Threads: any; while it waits, only the calling thread does.
 // Ownership: the caller closes `*out` with `bursar_reservation_close`.
 //

@@ -6,7 +6,7 @@ use crate::device::bursar_device;
 use crate::enter::{call, running_call};
 use crate::handles::{CANCELLATIONS, Cancellation, DEVICES, Device, RESERVATIONS};
 use crate::status::{CallResult, Failure, bursar_status};
-use bursar::ledger::{Priority, Reservation, ReserveOptions, Tenant};
+use bursar::ledger::{Ledger, LedgerError, Priority, Reservation, ReserveFuture, ReserveOptions};
 use bursar::memory::Admission as _;
 use bursar::{Bytes, Error, Ledgers};
 use std::ffi::c_char;
@@ -98,8 +98,9 @@ unsafe impl Versioned for bursar_reservation_reading {}
 /// the time of the options. A stack draws on it by `BURSAR_ACCOUNT_RESERVATION`.
 ///
 /// Errors: `BURSAR_OUT_OF_BUDGET` or `BURSAR_WITHHELD` where there is no room at once, or never will be; `BURSAR_TIMED_OUT`, with
-/// the numbers at that moment; `BURSAR_CANCELLED`; `BURSAR_LEDGER`, `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`;
-/// `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. `*out` is then null, and nothing waits any more.
+/// the numbers at that moment, or none where another process had the lock of the ledger; `BURSAR_CANCELLED`; `BURSAR_LEDGER`, also
+/// where it has the lock and nothing is waited for; `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`; `BURSAR_INVALID_HANDLE`,
+/// `BURSAR_INVALID_ARGUMENT`. `*out` is then null, and nothing waits any more.
 /// Threads: any; while it waits, only the calling thread does.
 /// Ownership: the caller closes `*out` with `bursar_reservation_close`.
 ///
@@ -127,8 +128,8 @@ pub unsafe extern "C" fn bursar_reserve(
             0 => None,
             id => Some(CANCELLATIONS.keep(id)?),
         };
-        let tenant = device.ledgers.of(&device.context)?.tenant(tenant.unwrap_or_default()).map_err(Error::from)?;
-        let request = Request { device, tenant, bytes: Bytes(bytes), options: reserve_options(&options, label)? };
+        let (tenant, reserve) = (tenant.unwrap_or_default().to_owned(), reserve_options(&options, label)?);
+        let request = Request { device, tenant, bytes: Bytes(bytes), options: reserve };
         let reservation = request.reserve(options.timeout_ms, cancellation.as_deref())?;
         let id = RESERVATIONS.insert(Arc::new(reservation))?;
         // SAFETY: it was checked.
@@ -150,62 +151,148 @@ fn reserve_options(options: &bursar_reserve_options, label: Option<&str>) -> Cal
     Ok(made.label(label.unwrap_or_default()))
 }
 
-/// A request for a reservation.
+/// The longest that a request which ends now waits for the lock of a ledger that has yet to be opened.
+const ENDS_WITHIN: Duration = Duration::from_millis(100);
+/// The longest that one waits for it before it looks whether it was given up.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
+/// The time after which a ledger that cannot be opened because another process has its lock is an error.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// The time after which one that another process is making or moving is.
+const IN_USE_AFTER: Duration = Duration::from_secs(1);
+
+/// A request for a reservation. No step of it waits for the ledger's lock for longer than a moment: a stopped process that has the
+/// lock delays neither a deadline nor a cancellation.
 struct Request {
     device: Arc<Device>,
-    tenant: Tenant,
+    tenant: String,
     bytes: Bytes,
     options: ReserveOptions,
 }
 
 impl Request {
     fn reserve(&self, timeout_ms: u64, cancellation: Option<&Cancellation>) -> CallResult<Reservation> {
-        if cancellation.is_some_and(|cancellation| cancellation.is_cancelled.load(Ordering::SeqCst)) {
-            return Err(Box::new(Failure::Cancelled));
+        check_not_cancelled(cancellation)?;
+        if timeout_ms == 0 {
+            return Ok(self.at_once(&self.open(ENDS_WITHIN)?)?);
         }
-        match self.at_once() {
-            Err(refused) if refused.is_capacity() && timeout_ms > 0 => self.in_turn(timeout_ms, cancellation),
+        let deadline = Deadline::new(timeout_ms);
+        let ledger = self.open_in_time(&deadline, cancellation)?;
+        match self.at_once(&ledger) {
+            Err(refused) if refused.is_capacity() || patience_with(&refused).is_some() => {
+                self.in_turn(&ledger, &deadline, cancellation)
+            }
             decided => Ok(decided?),
         }
     }
 
+    fn open(&self, patience: Duration) -> bursar::Result<Ledger> {
+        self.device.ledgers.of_within(&self.device.context, patience)
+    }
+
+    /// Opens the ledger, in steps between which a cancellation is seen.
+    fn open_in_time(&self, deadline: &Deadline, cancellation: Option<&Cancellation>) -> CallResult<Ledger> {
+        let began = Instant::now();
+        loop {
+            check_not_cancelled(cancellation)?;
+            let refused = match self.open(LOOKS_EVERY) {
+                Err(refused) if patience_with(&refused).is_some_and(|longest| began.elapsed() < longest) => refused,
+                opened => return Ok(opened?),
+            };
+            if deadline.left() == Some(Duration::ZERO) {
+                return Err(deadline.passed(refused));
+            }
+            // An error that comes at once is not asked for again at once.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn future(&self, ledger: &Ledger) -> ReserveFuture {
+        ledger.reserve_async_for(&self.tenant, self.bytes, self.options.clone())
+    }
+
     /// Reserves without waiting; what pools of this process only cache is given back before a refusal.
-    fn at_once(&self) -> bursar::Result<Reservation> {
-        match self.tenant.reserve_with(self.bytes, &self.options) {
+    fn at_once(&self, ledger: &Ledger) -> bursar::Result<Reservation> {
+        match self.future(ledger).now() {
             Err(refused) if refused.is_capacity() && self.device.context.trim() > Bytes::ZERO => {
-                self.tenant.reserve_with(self.bytes, &self.options)
+                self.future(ledger).now()
             }
             decided => decided,
         }
     }
 
     /// Waits for its turn. A refusal at the end is that of one more request, so that its numbers are of that moment.
-    fn in_turn(&self, timeout_ms: u64, cancellation: Option<&Cancellation>) -> CallResult<Reservation> {
-        let ends = match timeout_ms {
-            BURSAR_FOREVER => None,
-            timeout_ms => Instant::now().checked_add(Duration::from_millis(timeout_ms)),
-        };
-        let mut future = Box::pin(self.tenant.reserve_async_with(self.bytes, self.options.clone()));
+    fn in_turn(
+        &self,
+        ledger: &Ledger,
+        deadline: &Deadline,
+        cancellation: Option<&Cancellation>,
+    ) -> CallResult<Reservation> {
+        let mut future = Box::pin(self.future(ledger));
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let _woken = Woken::by(cancellation);
+        let mut has_trimmed = false;
         loop {
-            if cancellation.is_some_and(|cancellation| cancellation.is_cancelled.load(Ordering::SeqCst)) {
-                return Err(Box::new(Failure::Cancelled));
-            }
+            check_not_cancelled(cancellation)?;
             if let Poll::Ready(decided) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Ok(decided?);
             }
-            match ends.map(|ends| ends.saturating_duration_since(Instant::now())) {
+            // The request at once may not have come as far as the pools.
+            if !std::mem::replace(&mut has_trimmed, true) && self.device.context.trim() > Bytes::ZERO {
+                continue;
+            }
+            match deadline.left() {
                 None => std::thread::park(),
                 Some(Duration::ZERO) => break,
                 Some(left) => std::thread::park_timeout(left),
             }
         }
         drop(future);
-        self.tenant.reserve_with(self.bytes, &self.options).map_err(|refused| match refused.is_capacity() {
-            true => Box::new(Failure::TimedOut { waited_ms: timeout_ms, refused }),
+        self.at_once(ledger).map_err(|refused| match refused.is_capacity() || patience_with(&refused).is_some() {
+            true => deadline.passed(refused),
             false => refused.into(),
         })
+    }
+}
+
+fn check_not_cancelled(cancellation: Option<&Cancellation>) -> CallResult {
+    match cancellation.is_some_and(|cancellation| cancellation.is_cancelled.load(Ordering::SeqCst)) {
+        true => Err(Box::new(Failure::Cancelled)),
+        false => Ok(()),
+    }
+}
+
+/// Returns how long a ledger is tried again whose lock another process has, or that another is making; none where that is of no use.
+fn patience_with(error: &Error) -> Option<Duration> {
+    let Error::External(error) = error else { return None };
+    match error.downcast_ref()? {
+        LedgerError::InUse { .. } => Some(IN_USE_AFTER),
+        LedgerError::Stuck { .. } | LedgerError::Busy { .. } => Some(STUCK_AFTER),
+        _ => None,
+    }
+}
+
+/// The time that a request has.
+struct Deadline {
+    timeout_ms: u64,
+    /// None where it has no end.
+    ends: Option<Instant>,
+}
+
+impl Deadline {
+    fn new(timeout_ms: u64) -> Self {
+        let ends = match timeout_ms {
+            BURSAR_FOREVER => None,
+            timeout_ms => Instant::now().checked_add(Duration::from_millis(timeout_ms)),
+        };
+        Self { timeout_ms, ends }
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.ends.map(|ends| ends.saturating_duration_since(Instant::now()))
+    }
+
+    fn passed(&self, refused: Error) -> Box<Failure> {
+        Box::new(Failure::TimedOut { waited_ms: self.timeout_ms, refused })
     }
 }
 

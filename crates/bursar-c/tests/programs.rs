@@ -231,6 +231,15 @@ fn y1_a_reservation_is_granted_when_the_process_that_holds_it_is_killed() {
 }
 
 #[test]
+fn l4_a_request_in_c_waits_no_longer_than_it_was_told_while_a_stopped_process_has_the_lock() {
+    let scene = Scene::new("stuck");
+    let devices = format!("1x1GiB@bursar-c-stuck-{}", std::process::id());
+    let program = scene.compile(GNU11, "tests/programs/stuck.c", &[]);
+    let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim").env("BURSAR_SIM_DEVICES", &devices));
+    assert_eq!(said, "nothing waited\n");
+}
+
+#[test]
 fn y1_the_library_exports_its_calls_and_nothing_else() {
     let header = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bursar.h")).expect("a header");
     let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(built("libbursar_c.so")).output();

@@ -1,7 +1,7 @@
 //! The ledgers of a program's devices.
 
 use bursar_core::{Account, Admission, Bytes, DeviceContext, Error, Result, UsageView};
-use bursar_ledger::{Ledger, ProcessUsage, Reclaimer, Reservation, Tenant, UsagePublisher};
+use bursar_ledger::{Ledger, LedgerError, ProcessUsage, Reclaimer, Reservation, Tenant, UsagePublisher};
 use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use std::cmp::Reverse;
 use std::fmt;
@@ -57,14 +57,25 @@ impl Ledgers {
 
     /// Returns the ledger of a device, and opens it if needed.
     pub fn of(&self, context: &Arc<DeviceContext>) -> Result<Ledger> {
-        self.open(context).map(|opened| opened.measured_by(context))
+        self.open(context, Ledger::for_device).map(|opened| opened.measured_by(context))
     }
 
-    fn open(&self, context: &Arc<DeviceContext>) -> Result<Arc<OpenLedger>> {
+    /// Returns the ledger of a device as [`of`](Self::of) does, waiting for at most `patience` where it is to be opened and another
+    /// process has its lock or is just making it.
+    pub fn of_within(&self, context: &Arc<DeviceContext>, patience: Duration) -> Result<Ledger> {
+        let opened = self.open(context, |context| Ledger::for_device_within(context, patience));
+        opened.map(|opened| opened.measured_by(context))
+    }
+
+    fn open(
+        &self,
+        context: &Arc<DeviceContext>,
+        ledger: impl FnOnce(&Arc<DeviceContext>) -> Result<Ledger, LedgerError>,
+    ) -> Result<Arc<OpenLedger>> {
         if let Some(opened) = self.find(context) {
             return Ok(opened);
         }
-        let new = Arc::new(OpenLedger::new(context)?);
+        let new = Arc::new(OpenLedger::new(context, ledger(context)?));
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.retain(|opened| opened.context.strong_count() > 0);
         opened.push(new.clone());
@@ -97,7 +108,7 @@ impl Ledgers {
                 let publisher = publish_usage(share.ledger(), context);
                 return Ok(Arc::new(StackAccount { account: share, _kept: publisher }));
             }
-            let opened = ledgers.open(context)?;
+            let opened = ledgers.open(context, Ledger::for_device)?;
             let account = opened.measured_by(context).tenant(&ledgers.tenant)?.account()?;
             Ok(Arc::new(StackAccount { account, _kept: opened }))
         })
@@ -105,16 +116,16 @@ impl Ledgers {
 }
 
 impl OpenLedger {
-    /// Opens a ledger and registers a callback that trims the pools of the context. The context is not kept alive for it.
-    fn new(context: &Arc<DeviceContext>) -> Result<Self> {
+    /// Registers a callback with the ledger of a context that trims its pools. The context is not kept alive for it.
+    fn new(context: &Arc<DeviceContext>, ledger: Ledger) -> Self {
         let weak = Arc::downgrade(context);
         let (pools, caches) = (weak.clone(), weak.clone());
-        let ledger = Ledger::for_device(context)?.measured_by(|| Err(Error::NoDevice));
+        let ledger = ledger.measured_by(|| Err(Error::NoDevice));
         let reclaimer = ledger
             .on_reclaim(move |_| pools.upgrade().map_or(Bytes::ZERO, |context| context.trim()))
             .with_cached_of(source(context), move || caches.upgrade().map_or(Bytes::ZERO, |context| context.spare()));
         let publisher = publish_usage(&ledger, context);
-        Ok(Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher })
+        Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher }
     }
 
     /// Returns a handle that measures by asking the driver, and keeps the context alive.
