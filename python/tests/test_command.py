@@ -133,3 +133,20 @@ def test_a_worker_knows_its_device_after_it_gave_its_share_back(card: Card) -> N
     assert ran.returncode == 0, ran.stderr
     [refused, known] = ran.stdout.splitlines()
     assert "a share is not shrunk by a worker that draws on it" in refused and known.endswith("True True")
+
+
+HELD_SHARE = """
+import bursar
+share = bursar.share()
+for size in ("100MiB", "200MiB"):
+    buffer = bursar.Buffer(size)
+    [counts] = bursar.statistics()
+    drawn = share.reservation
+    print(drawn.held == counts.held >= len(buffer), drawn.held + drawn.undrawn == drawn.bytes)
+"""
+
+
+def test_l3_a_share_knows_what_the_pool_of_its_worker_holds(card: Card) -> None:
+    ran = ended([*SCRIPT, "run", "--per-worker", "1GiB"], "--", sys.executable, "-c", HELD_SHARE)
+    assert ran.returncode == 0, ran.stderr
+    assert [line.endswith("True True") for line in ran.stdout.splitlines()] == [True, True], ran.stdout

@@ -2,10 +2,12 @@
 //!
 //! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
 //! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
+//! `drawn.rs` has the accounts by which the process draws on what others set aside,
 //! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
 //! that give memory back, `publishers.rs` those that say what this process uses, `requests.rs` those that meet what others ask of it, and `probe.rs` measures what is used outside the
 //! ledger.
 
+mod drawn;
 mod lock_wait;
 mod probe;
 mod publishers;
@@ -14,6 +16,7 @@ mod registry;
 mod requests;
 mod wakeups;
 
+pub(crate) use drawn::OwnNode;
 pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
 pub use publishers::ProcessUsage;
@@ -27,6 +30,7 @@ use crate::storage::{self, HandleState, LedgerFile, MappedWords};
 use crate::system::{Process, now_ms};
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
+use drawn::DrawnAccounts;
 use publishers::Publishers;
 use reclaimers::Reclaimers;
 use requests::Requests;
@@ -48,6 +52,7 @@ pub(crate) struct Attachment {
     /// The most credit that an account keeps.
     pub(crate) credit: u64,
     accounts: Mutex<HashMap<usize, NodeKey>>,
+    drawn: DrawnAccounts,
     pub(crate) reclaimers: Reclaimers,
     pub(crate) publishers: Publishers,
     requests: Requests,
@@ -97,6 +102,7 @@ impl Attachment {
             subject,
             credit,
             accounts: Mutex::default(),
+            drawn: DrawnAccounts::default(),
             reclaimers: Reclaimers::default(),
             publishers: Publishers::default(),
             requests: Requests::default(),

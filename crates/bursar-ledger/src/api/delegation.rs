@@ -3,7 +3,6 @@
 use super::{Ledger, Reservation};
 use crate::LedgerError;
 use crate::attachment::{self, LockWait};
-use crate::format::node;
 use crate::system::Process;
 use bursar_core::{Bytes, Result};
 use std::path::Path;
@@ -117,14 +116,6 @@ pub(crate) fn from_token(process: &Arc<Process>, token: &str) -> Result<Reservat
     let ledger = Ledger { attachment: attachment::open_existing(process, file)?, probe: None };
     let attachment = &ledger.attachment;
     attachment.check_usable()?;
-    let opened = attachment.with_lock(LockWait::Usual, |locked| {
-        locked.reclaim_dead_processes();
-        let at = usize::try_from(node).ok().filter(|&at| locked.exists(at))?;
-        let means = locked.field(at, node::GENERATION) == generation
-            && locked.field(at, node::KIND) == crate::book::RESERVATION;
-        means.then(|| locked.open_account(at))
-    })?;
-    let opened = opened.ok_or_else(|| wrong("the reservation has ended"))?;
-    let key = opened.map_err(|_| attachment.table_full("accounts"))?;
-    Ok(Reservation::drawing(ledger, key))
+    let drawn = attachment.draw_on(node, generation)?.ok_or_else(|| wrong("the reservation has ended"))?;
+    Ok(Reservation::drawing(ledger, drawn))
 }

@@ -1,7 +1,7 @@
 //! Reservations: memory set aside before it is allocated.
 
 use super::{Delegation, Ledger, LedgerAccount, delegation};
-use crate::attachment::LockWait;
+use crate::attachment::{LockWait, OwnNode};
 use crate::book::{BYTES_MAX, LockedBook, NodeKey};
 use crate::format::node;
 use crate::storage::MappedWords;
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// Memory that was set aside: an account whose charges are never refused up to its size.
 ///
-/// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends.
+/// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends. Those of a process
+/// that draw on one reservation by its token are one account, which ends with the last of them.
 ///
 /// ```
 /// use bursar::Bytes;
@@ -33,6 +34,8 @@ use std::time::Duration;
 /// ```
 #[derive(Debug)]
 pub struct Reservation {
+    /// Before the account, with which the ledger may end.
+    _node: Arc<OwnNode>,
     account: LedgerAccount,
 }
 
@@ -41,13 +44,14 @@ impl Reservation {
     pub const VARIABLE: &str = "BURSAR_RESERVATION";
 
     pub(crate) fn new(ledger: Ledger, key: NodeKey) -> Self {
-        Self { account: LedgerAccount::new(ledger, key, BYTES_MAX) }
+        let node = Arc::new(OwnNode::new(&ledger.attachment, key));
+        Self { _node: node, account: LedgerAccount::new(ledger, key, BYTES_MAX) }
     }
 
-    /// Makes a reservation that draws on what another process set aside.
-    pub(crate) fn drawing(ledger: Ledger, key: NodeKey) -> Self {
-        let keep = ledger.attachment.credit;
-        Self { account: LedgerAccount::new(ledger, key, keep) }
+    /// Makes a reservation that draws on what another process set aside, by this account.
+    pub(crate) fn drawing(ledger: Ledger, node: Arc<OwnNode>) -> Self {
+        let account = LedgerAccount::new(ledger.clone(), node.key(), ledger.attachment.credit);
+        Self { _node: node, account }
     }
 
     pub(crate) fn key(&self) -> NodeKey {
@@ -200,14 +204,5 @@ impl Account for Reservation {
 
     fn name(&self) -> Option<String> {
         Some("reservation".to_owned())
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        let attachment = &self.ledger().attachment;
-        if !attachment.is_forked() {
-            attachment.book.close(self.key());
-        }
     }
 }

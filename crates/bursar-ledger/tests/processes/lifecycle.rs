@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l7_clearing_while_others_open_damages_nothing", l7_clearing_while_others_open_damages_nothing),
         trial("l3_a_share_returns_when_giver_and_child_are_gone", l3_a_share_returns_when_giver_and_child_are_gone),
         trial("l3_several_children_draw_on_one_token", l3_several_children_draw_on_one_token),
+        trial("l3_a_process_draws_on_a_share_by_one_account", l3_a_process_draws_on_a_share_by_one_account),
     ]
 }
 
@@ -261,6 +262,36 @@ fn l3_a_share_returns_when_giver_and_child_are_gone() {
     let Error::External(external) = &ended else { panic!("{ended}") };
     let cause = external.downcast_ref();
     assert!(matches!(cause, Some(LedgerError::Token { why, .. }) if why.contains("has ended")), "{ended}");
+}
+
+fn l3_a_process_draws_on_a_share_by_one_account() {
+    let folder = Folder::new();
+    let ledger = folder.open();
+    let delegations = [500, 300].map(|bytes| ledger.reserve(Bytes(bytes)).unwrap().delegate().unwrap());
+    let draw = |share: usize| Reservation::from_token(&delegations[share].token()).unwrap();
+    let (one, other, elsewhere) = (draw(0), draw(0), draw(1));
+    one.charge(Bytes(200)).unwrap();
+    other.charge(Bytes(100)).unwrap();
+    let held = |share: &Reservation| (share.held(), share.undrawn(), share.bytes());
+    assert_eq!(held(&one), (Bytes(300), Bytes(200), Bytes(500)));
+    assert_eq!(held(&other), held(&one));
+    assert_eq!(held(&elsewhere), (Bytes::ZERO, Bytes(300), Bytes(300)), "another share has an account of its own");
+    // It ends with its last handle, whichever that is.
+    drop(one);
+    assert_eq!(held(&other), (Bytes(300), Bytes(200), Bytes(500)));
+    other.charge(Bytes(200)).unwrap();
+    other.release(Bytes(500));
+    drop(other);
+    assert_eq!(held(&draw(0)), (Bytes::ZERO, Bytes(500), Bytes(500)));
+    drop(elsewhere);
+    // One that was cleared is not found again.
+    let old = draw(0);
+    ledger.clear(true).unwrap();
+    let delegation = ledger.reserve(Bytes(400)).unwrap().delegate().unwrap();
+    let new = Reservation::from_token(&delegation.token()).unwrap();
+    new.charge(Bytes(400)).unwrap();
+    assert_eq!((new.held(), old.held()), (Bytes(400), Bytes::ZERO));
+    new.release(Bytes(400));
 }
 
 fn l3_several_children_draw_on_one_token() {
