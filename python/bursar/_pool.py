@@ -6,11 +6,11 @@ import atexit
 import contextlib
 import ctypes
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _native
 from ._devices import DeviceName, device_index
@@ -82,7 +82,7 @@ class PoolStatistics:
     cached: int
     #: The part of that which work that was submitted may still use.
     pending: int
-    #: What is allocated.
+    #: What is allocated. What sleeps is, and is not held meanwhile.
     live: int
     #: The most that was allocated at one time.
     live_peak: int
@@ -208,10 +208,27 @@ else:
     _Bytes = object
 
 
+class _Byte(ctypes.Union):
+    """A byte of pinned memory. A memoryview has items of a union as plain bytes, which those of numbers are not to it."""
+
+    _fields_ = [("value", ctypes.c_ubyte)]
+
+
 class Pinned(_Bytes):
     """Pinned host memory with the buffer protocol, an array of bytes; :func:`pinned` makes it."""
 
     memory: PinnedMemory
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        found = memoryview(self)[place]
+        return found.tolist() if isinstance(found, memoryview) else found
+
+    def __setitem__(self, place: SupportsIndex | slice, value: Any) -> None:
+        if isinstance(place, slice):
+            memoryview(self)[place] = _bytes_of(value)
+        else:
+            # A number that is no byte is refused as a bytearray refuses it.
+            memoryview(self)[place] = bytes((value,))[0]
 
     @property
     def numa_node(self) -> int | None:
@@ -246,9 +263,19 @@ def pinned_statistics() -> list[PinnedStatistics]:
     return [PinnedStatistics(*fields) for fields in _native.pinned_statistics()]
 
 
+def _bytes_of(value: Any) -> Any:
+    """Returns what has bytes one behind the other as it is, and numbers as bytes."""
+    try:
+        return memoryview(value).cast("B")
+    except TypeError:
+        if isinstance(value, Iterable):
+            return bytes(value)
+        raise
+
+
 @lru_cache(maxsize=256)
 def _pinned_type(length: int) -> type[Pinned]:
-    made: type[Pinned] = type("Pinned", (Pinned, ctypes.c_ubyte * length), {"__module__": __name__})
+    made: type[Pinned] = type("Pinned", (Pinned, _Byte * length), {"__module__": __name__})
     return made
 
 
@@ -258,10 +285,10 @@ def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
     >>> import bursar
     >>> bursar.use_driver("sim")
     >>> memory = bursar.pinned("1KiB")
-    >>> view = memoryview(memory).cast("B")
+    >>> view = memoryview(memory)
     >>> view[:3] = b"abc"
-    >>> bytes(memory[:3]), view.nbytes
-    (b'abc', 1024)
+    >>> bytes(memory[:3]), memory[0], view.nbytes
+    (b'abc', 97, 1024)
 
     It has the buffer protocol: ``numpy.frombuffer(memory, dtype)`` and ``torch.frombuffer(memory, dtype=...)`` use it in place,
     and keep it. When nobody has it any more, it is kept for the next request: at most 1 GiB of it for each device, which

@@ -291,7 +291,7 @@ fn ledger(error: &LedgerError, fields: &Bound<'_, PyDict>) -> PyResult<&'static 
         | LedgerError::Held { file, .. } => ("LedgerBusy", Some(file)),
         LedgerError::TableFull { file, .. } => ("LedgerFull", Some(file)),
         LedgerError::Token { .. } => ("InvalidToken", None),
-        LedgerError::Tenant { .. } => return Ok("InvalidValue"),
+        LedgerError::TenantName { .. } | LedgerError::Tenant { .. } => return Ok("InvalidValue"),
         LedgerError::Forked => return Ok("Forked"),
         _ => ("LedgerError", None),
     };

@@ -184,18 +184,19 @@ pub(crate) fn retrying<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Re
     }
 }
 
-/// Returns the statistics of a device: those of the pool before, if there was one, because a device keeps its observers.
-fn statistics_of(context: &Arc<DeviceContext>) -> Statistics {
-    static MADE: Mutex<Vec<(Weak<DeviceContext>, Statistics)>> = Mutex::new(Vec::new());
+/// Returns the statistics of a device: those of the pool before, if there was one, because a device keeps its observers. So what is
+/// counted of frames knows what that pool has held.
+fn statistics_of(context: &Arc<DeviceContext>) -> (Statistics, Reserved) {
+    static MADE: Mutex<Vec<(Weak<DeviceContext>, Statistics, Reserved)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    made.retain(|(context, _)| context.strong_count() > 0);
-    let known = made.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context)));
-    if let Some((_, statistics)) = known {
-        return statistics.clone();
+    made.retain(|(context, ..)| context.strong_count() > 0);
+    let known = made.iter().find(|(of, ..)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context)));
+    if let Some((_, statistics, reserved)) = known {
+        return (statistics.clone(), reserved.after());
     }
-    let statistics = Statistics::default();
-    made.push((Arc::downgrade(context), statistics.clone()));
-    statistics
+    let (statistics, reserved) = (Statistics::default(), Reserved::default());
+    made.push((Arc::downgrade(context), statistics.clone(), reserved.clone()));
+    (statistics, reserved)
 }
 
 /// Returns an open device of the pool.
@@ -278,7 +279,7 @@ impl PoolDevice {
     fn open(pool: &Pool, device: DeviceId) -> Result<Self, Failure> {
         let Pool { machine, terms, ledgers, is_closing, .. } = pool;
         let context = machine.context(device)?;
-        let (pages, statistics, reserved) = (PagePool::default(), statistics_of(&context), Reserved::default());
+        let (pages, (statistics, reserved)) = (PagePool::default(), statistics_of(&context));
         let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
         let account = match &terms.account {
             Some(account) => GlobalDeviceBudget::shared(account.clone()),

@@ -2,6 +2,7 @@
 
 use bursar::memory::{Frame, FrameRelease, FrameSource, Holder, Layer, RefusedFrame, forward_holder};
 use bursar::{Bytes, Result};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reserved {
     counts: Arc<Mutex<ReservedCounts>>,
+    /// The most that pools of the device have held at one time, which nobody sets back.
+    highest: Arc<AtomicU64>,
 }
 
 /// The counts at one moment.
@@ -28,6 +31,16 @@ pub(crate) struct ReservedCounts {
 }
 
 impl Reserved {
+    /// Returns counts that begin with nothing, and know what the pools of the device before have held.
+    pub(crate) fn after(&self) -> Self {
+        Self { counts: Arc::default(), highest: self.highest.clone() }
+    }
+
+    /// Returns the most that pools of the device have held at one time.
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn counts(&self) -> ReservedCounts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,6 +61,7 @@ impl Reserved {
         counts.added += bytes;
         counts.frames_made += 1;
         counts.peak = counts.peak.max(counts.current);
+        self.highest.fetch_max(counts.current, Ordering::Relaxed);
     }
 
     fn count_released(&self, bytes: u64) {

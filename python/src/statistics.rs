@@ -196,7 +196,7 @@ fn describe<'py>(py: Python<'py>, number: u32, device: &PoolDevice) -> PyResult<
     fields.set_item("device", number)?;
     fields.set_item("limit", limit)?;
     fields.set_item("held", reading.held.get())?;
-    fields.set_item("held_peak", device.reserved.counts().peak)?;
+    fields.set_item("held_peak", device.reserved.highest())?;
     fields.set_item("cached", reading.cached.get())?;
     fields.set_item("pending", reading.pending.get())?;
     fields.set_item("live", current.bytes.get())?;

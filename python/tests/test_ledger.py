@@ -67,9 +67,13 @@ def test_a_folder_that_others_may_write_to_is_refused_by_its_kind(card: Card, tm
         bursar.reserve("1GiB", timeout=0).wait()
 
 
-def test_a_tenant_s_name_that_is_too_long_is_refused(card: Card) -> None:
-    with pytest.raises(bursar.InvalidValue, match="48 bytes"):
-        bursar.reserve("1GiB", tenant="x" * 49).wait()
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"), [("x" * 49, "48 bytes", "NUL"), ("ä" * 25, "48 bytes", "NUL"), ("a\0b", "NUL", "48 bytes")]
+)
+def test_what_is_wrong_with_a_tenant_s_name_is_said(card: Card, name: str, wrong: str, right: str) -> None:
+    with pytest.raises(bursar.InvalidValue, match=wrong) as refused:
+        bursar.reserve("1GiB", tenant=name).wait()
+    assert right not in str(refused.value) and "guarantee" not in str(refused.value)
 
 
 def test_a_token_that_means_nothing_is_refused_by_its_kind(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,6 +254,36 @@ def test_y5_pinned_memory_lives_as_long_as_whoever_holds_it() -> None:
     assert len(others) == 8
 
 
+def test_pinned_memory_is_bytes_as_a_bytearray_has_them() -> None:
+    memory, like = bursar.pinned(16), bytearray(16)
+    view = memoryview(memory)
+    assert (view.format, view.itemsize, view.shape, view.readonly) == ("B", 1, (16,), False)
+    targets: list[Any] = [memory, like]
+    for target in targets:
+        target[0], target[-1], target[2:5], target[5:7] = 255, 7, b"abc", [1, 2]
+        for value in (256, 300, -1):
+            with pytest.raises(ValueError, match=r"range\(0, 256\)"):
+                target[1] = value
+            with pytest.raises(ValueError, match=r"range\(0, 256\)"):
+                target[1:3] = [0, value]
+        for wrong in (1.5, "x", None):
+            with pytest.raises(TypeError):
+                target[1] = wrong
+        for place in (16, -17):
+            with pytest.raises(IndexError):
+                target[place] = 0
+            with pytest.raises(IndexError):
+                target[place]
+    assert bytes(memory) == bytes(like) and view[0] == memory[0] == 255 and list(memory) == list(like)
+    assert memory[2:7] == list(b"abc\x01\x02") and memory[::-1] == list(like[::-1]) and 98 in memory
+    for length in (b"", b"abcd"):
+        with pytest.raises(ValueError):
+            memory[:3] = length
+    with pytest.raises(TypeError):
+        targets[0][:3] = 3
+    assert bytes(memory) == bytes(like)
+
+
 def test_pinned_memory_is_used_again() -> None:
     memory = bursar.pinned(5000)
     address = ctypes.addressof(memory)
@@ -514,3 +544,17 @@ def test_a_stream_that_the_driver_refuses_changes_nothing(card: Card) -> None:
     assert bursar.Buffer("1MiB").nbytes == 1 << 20
     bursar.sleep()
     bursar.wake()
+
+
+def test_no_more_was_ever_live_than_was_held() -> None:
+    bursar.use_driver("sim", sim_devices="1x8GiB")
+    for megabytes in (100, 1, 30):
+        bursar.use_pool(limit="1GiB")
+        buffer = bursar.Buffer(megabytes << 20)
+        [counts] = bursar.statistics()
+        assert counts.live <= counts.held <= counts.held_peak and counts.live_peak <= counts.held_peak, counts
+        del buffer
+        bursar.trim()
+        _native.torch_reset_peaks(0)
+        [counts] = bursar.statistics()
+        assert counts.held == 0 and counts.live_peak <= counts.held_peak, counts

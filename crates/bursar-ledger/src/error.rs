@@ -161,7 +161,15 @@ pub enum LedgerError {
         /// The processes, with what they hold.
         processes: Vec<String>,
     },
-    /// A tenant cannot have such a name or such limits.
+    /// A tenant cannot have such a name.
+    #[error("{name:?} cannot be the name of a tenant: {why}")]
+    TenantName {
+        /// The name.
+        name: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// A tenant cannot have such limits.
     #[error("tenant {tenant:?} cannot be guaranteed {guarantee} with a ceiling of {ceiling}: {why}")]
     Tenant {
         /// The name of the tenant.

@@ -123,7 +123,7 @@ fn l2_what_cannot_be_guaranteed_is_refused() {
     ledger.tenant("b").unwrap().configure(Bytes(600), Bytes(1000)).unwrap();
     assert!(matches!(tenant.configure(Bytes(401), Bytes(1000)), Err(LedgerError::Tenant { .. })));
     tenant.configure(Bytes(400), Bytes(1000)).unwrap();
-    assert!(matches!(ledger.tenant(&"long".repeat(20)), Err(LedgerError::Tenant { .. })));
+    assert!(matches!(ledger.tenant(&"long".repeat(20)), Err(LedgerError::TenantName { .. })));
 }
 
 #[test]

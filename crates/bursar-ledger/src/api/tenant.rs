@@ -42,14 +42,12 @@ impl Tenant {
 
     pub(crate) fn find_or_make(ledger: &Ledger, name: &str, wait: LockWait) -> Result<Self, LedgerError> {
         ledger.attachment.check_usable()?;
-        if name.len() > Self::NAME_MAX || name.contains('\0') {
-            let why = "its name has more than 48 bytes, or a zero among them";
-            return Err(LedgerError::Tenant {
-                tenant: name.to_owned(),
-                guarantee: Bytes::ZERO,
-                ceiling: Bytes::ZERO,
-                why,
-            });
+        let wrong = |why| Err(LedgerError::TenantName { name: name.to_owned(), why });
+        if name.len() > Self::NAME_MAX {
+            return wrong("it has more than 48 bytes");
+        }
+        if name.contains('\0') {
+            return wrong("there is a NUL in it");
         }
         let key =
             ledger.attachment.with_lock(wait, |locked| locked.find_or_add_tenant(name).map(|node| locked.key(node)))?;
