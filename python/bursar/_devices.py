@@ -65,8 +65,13 @@ def use_driver(name: Literal["auto", "cuda", "sim"], *, sim_devices: str | None 
     _native.use_driver(name, sim_devices)
 
 
-def device_index(device: DeviceName) -> int:
-    """Returns the number of a device that was named by its number, by its UUID or as it was listed."""
+def device_index(device: DeviceName | None) -> int:
+    """Returns the number of a device that was named by its number, by its UUID or as it was listed.
+
+    Where none is named, that is the device of this worker's share, or else the first.
+    """
+    if device is None:
+        return _native.default_device()
     if isinstance(device, Device):
         return device.index
     if isinstance(device, str):

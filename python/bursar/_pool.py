@@ -279,8 +279,10 @@ def _pinned_type(length: int) -> type[Pinned]:
     return made
 
 
-def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
+def pinned(size: Size, *, device: DeviceName | None = None) -> Pinned:
     """Returns pinned host memory on the NUMA node of a device, for copies to and from it.
+
+    Without ``device`` that is the one that this worker has a share of if ``bursar run`` started it, and device 0 elsewhere.
 
     >>> import bursar
     >>> bursar.use_driver("sim")

@@ -23,7 +23,7 @@ LOW, NORMAL, HIGH = 64, 128, 192
 def reserve(
     size: Size,
     *,
-    device: DeviceName = 0,
+    device: DeviceName | None = None,
     timeout: float | None = None,
     tenant: str = "",
     priority: int = NORMAL,
@@ -39,6 +39,9 @@ def reserve(
 
     In a coroutine, ``async with bursar.reserve("20GiB") as share:`` and ``share = await bursar.reserve("20GiB")`` leave the
     event loop running. Outside of a block, ``bursar.reserve("20GiB").wait()`` returns the reservation.
+
+    Without ``device`` it is memory of the device that this worker has a share of if ``bursar run`` started it, and of device 0
+    elsewhere.
 
     The request waits for its turn in the queue of the device's ledger, which all processes of this user share, for at most
     ``timeout`` seconds; with ``timeout=0`` it is granted or refused at once. What can never fit is refused at once.
@@ -56,7 +59,7 @@ class ReservationRequest(_native.ReservationBlock):
     """A request that :func:`reserve` returned. It asks for nothing until it is entered, awaited or waited for, once."""
 
     def __init__(
-        self, size: int, device: DeviceName, timeout: float | None, tenant: str, priority: int, label: str
+        self, size: int, device: DeviceName | None, timeout: float | None, tenant: str, priority: int, label: str
     ) -> None:
         self._size = size
         self._device = device

@@ -100,7 +100,7 @@ def wake(*tags: str, timeout: float | None = 0.0) -> WakeReport:
 
 def sleep_when_asked(*devices: DeviceName) -> None:
     """Has the memory of the pool sleep and wake when another process asks for it: by ``bursar sleep PID`` and ``bursar wake PID``, and
-    by ``bursar run --sleep-when-stopped``. On these devices, or on device 0 where none is named.
+    by ``bursar run --sleep-when-stopped``. On these devices; where none is named, on that of this worker's share, or else on device 0.
 
     Work belongs into :func:`awake`: memory does not fall asleep meanwhile, and whoever wants to work while it sleeps waits. What uses
     sleeping memory outside of it is a fault of the program, as with :func:`sleep`.
@@ -111,7 +111,7 @@ def sleep_when_asked(*devices: DeviceName) -> None:
     >>> with bursar.awake():
     ...     buffer = bursar.Buffer("4MiB")
     """
-    _native.sleep_when_asked([device_index(device) for device in devices] or [0])
+    _native.sleep_when_asked([device_index(device) for device in devices or (None,)])
     # Once: a function that is registered again is still called once.
     atexit.unregister(_native.end_asked)
     atexit.register(_native.end_asked)

@@ -125,19 +125,20 @@ impl Buffer {
 #[pymethods]
 impl Buffer {
     #[new]
-    #[pyo3(signature = (size, *, device = DeviceNumber(0), stream = None))]
+    #[pyo3(signature = (size, *, device = None, stream = None))]
     fn new(
         py: Python<'_>,
         size: Size,
-        device: DeviceNumber,
+        device: Option<DeviceNumber>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<Self, Failure> {
         let raw = stream.map_or(Ok(0), raw_handle)?;
-        pool::current_or_default(|| Machine::get(py))?;
+        let pool = pool::current_or_default(|| Machine::get(py))?;
         let tag = tag_of_context(py)?;
         let memory = py.detach(|| {
             let of_thread = pool::set_tag(tag);
-            let allocated = BufferMemory::allocate(size.0.get(), device.0, raw);
+            let number = device.map_or_else(|| pool.default_device().0, |device| device.0);
+            let allocated = BufferMemory::allocate(size.0.get(), number, raw);
             pool::set_tag(of_thread);
             allocated
         })?;

@@ -73,7 +73,7 @@ mod _native {
     #[pymodule_export]
     use super::reservation::{Delegation, Reservation, ReservationBlock};
     #[pymodule_export]
-    use super::share::{draw, index_of};
+    use super::share::{default_device, draw, index_of};
     #[pymodule_export]
     use super::size::parse_size;
     #[pymodule_export]

@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 use bursar::device::DeviceContext;
 use bursar::driver::{Choice, Driver, DriverChoiceError, OpenedDriver, SimDevices, cuda, observe, open};
-use bursar::ledger::Reservation;
+use bursar::ledger::{Reservation, Subject};
 use bursar::{Bytes, DeviceId};
 use pyo3::prelude::*;
 use std::ffi::CString;
@@ -147,6 +147,16 @@ impl Machine {
     /// Returns the devices, by their numbers.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> {
         (0..self.device_count()).map(DeviceId)
+    }
+
+    /// Returns the device that is meant where none is named: that of this worker's share, or the first.
+    pub(crate) fn default_device(&self) -> DeviceId {
+        let of_share = Reservation::file_from_environment().filter(|_| self.device_count() > 1).and_then(|file| {
+            let is_of_share =
+                |context: &Arc<DeviceContext>| file.ends_with(Subject::device(context.facts()).file_name());
+            self.devices().find(|device| self.observed(*device).is_ok_and(|context| is_of_share(&context)))
+        });
+        of_share.unwrap_or(DeviceId(0))
     }
 
     /// Returns the kind of its devices, as Python has it.

@@ -238,6 +238,11 @@ impl Pool {
         self.machine.kind() == "simulated"
     }
 
+    /// Returns the device that is meant where none is named.
+    pub(crate) fn default_device(&self) -> DeviceId {
+        self.terms.device.unwrap_or_else(|| self.machine.default_device())
+    }
+
     pub(crate) fn terms(&self) -> &Terms {
         &self.terms
     }

@@ -338,7 +338,8 @@ impl ReservationBlock {
     #[new]
     #[pyo3(signature = (size, device, *_arguments))]
     fn new(size: u64, device: &Bound<'_, PyAny>, _arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
-        let text = format!("<bursar.reserve({size}, device={})>", device.repr()?);
+        let named = if device.is_none() { String::new() } else { format!(", device={}", device.repr()?) };
+        let text = format!("<bursar.reserve({size}{named})>");
         Ok(Self { reservation: Mutex::new(None), text, has_asked: AtomicBool::new(false) })
     }
 

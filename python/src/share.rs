@@ -14,6 +14,13 @@ pub(crate) fn draw(py: Python<'_>, token: &str) -> Result<Reservation, Failure> 
     Ok(Reservation::new(py.detach(|| ledger::Reservation::from_token(token))?, None))
 }
 
+/// Returns the number of the device that is meant where none is named.
+#[pyfunction]
+pub(crate) fn default_device(py: Python<'_>) -> Result<u32, Failure> {
+    let machine = Machine::get(py)?;
+    Ok(py.detach(|| machine.default_device()).0)
+}
+
 /// Returns the number of the device with this UUID; none if this process does not see it.
 #[pyfunction]
 pub(crate) fn index_of(py: Python<'_>, uuid: &str) -> Result<Option<u32>, Failure> {

@@ -150,3 +150,25 @@ def test_l3_a_share_knows_what_the_pool_of_its_worker_holds(card: Card) -> None:
     ran = ended([*SCRIPT, "run", "--per-worker", "1GiB"], "--", sys.executable, "-c", HELD_SHARE)
     assert ran.returncode == 0, ran.stderr
     assert [line.endswith("True True") for line in ran.stdout.splitlines()] == [True, True], ran.stdout
+
+
+DEFAULT_DEVICE = """
+import bursar
+share = bursar.share()
+buffer, drawn = bursar.Buffer("1MiB"), bursar.reserve("1MiB", timeout=0).wait()
+pinned = bursar.pinned("1MiB")
+found = [buffer.device, drawn.device, *(of.device for of in bursar.pinned_statistics())]
+named = [bursar.Buffer("1MiB", device=other).device for other in (0, 1)]
+share.reservation.release()
+print(share.device, {*found, bursar.reserve("1MiB", timeout=0).wait().device} == {share.device}, named)
+bursar.sleep_when_asked()
+"""
+
+
+def test_a_worker_uses_the_device_of_its_share_where_none_is_named(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BURSAR_SIM_DEVICES", card.environment["BURSAR_SIM_DEVICES"].replace("1x", "2x"))
+    words = ["run", "--per-worker", "5GiB", "--want", "2"]
+    ran = ended([*SCRIPT, *words], "--", sys.executable, "-c", DEFAULT_DEVICE)
+    assert ran.returncode == 0, ran.stderr
+    said = sorted(line.split("] ", 1)[1] for line in ran.stdout.splitlines())
+    assert said == ["0 True [0, 1]", "1 True [0, 1]"]

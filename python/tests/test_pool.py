@@ -138,6 +138,7 @@ def test_y6_a_pool_that_is_refused_changes_nothing() -> None:
 def test_a_pool_for_one_device_is_for_no_other() -> None:
     bursar.use_pool(device=1)
     assert bursar.Buffer(1, device=1).device == bursar.Buffer(1, device=bursar.devices()[1]).device == 1
+    assert bursar.Buffer(1).device == 1
     with pytest.raises(bursar.InvalidValue, match="gpu1 alone"):
         bursar.Buffer(1, device=0)
 
@@ -147,8 +148,9 @@ def test_a_device_is_named_by_its_number_by_its_uuid_or_as_it_was_listed() -> No
     assert [bursar.Buffer(1, device=name).device for name in (1, second.uuid, second)] == [1, 1, 1]
     with pytest.raises(bursar.NoDevice, match="no device has the UUID 'other'"):
         bursar.Buffer(1, device="other")
+    assert bursar.Buffer(1, device=None).device == 0
     wrong: Any
-    for wrong in (1.5, None, [1]):
+    for wrong in (1.5, [1]):
         with pytest.raises(TypeError):
             bursar.Buffer(1, device=wrong)
 

@@ -97,6 +97,13 @@ impl Delegation {
     }
 }
 
+/// Returns the file that a token names.
+pub(crate) fn file_of(token: &str) -> Option<&Path> {
+    let mut parts = token.splitn(4, ':');
+    (parts.next() == Some(SCHEME)).then_some(())?;
+    parts.nth(2).map(Path::new)
+}
+
 /// Returns a reservation that draws on the one that `token` names.
 pub(crate) fn from_token(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
     let wrong = |why: &str| LedgerError::Token { token: token.to_owned(), why: why.into() };

@@ -7,6 +7,7 @@ use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Error, Result};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,6 +178,13 @@ impl Reservation {
             Ok(token) if !token.is_empty() => Self::from_token(&token).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Returns the file of the ledger that the token in `BURSAR_RESERVATION` is of, if there is one. Nothing is opened, so whether the
+    /// reservation is still there is not known.
+    pub fn file_from_environment() -> Option<PathBuf> {
+        let token = std::env::var(Self::VARIABLE).ok()?;
+        delegation::file_of(&token).map(Path::to_owned)
     }
 }
 
