@@ -1,0 +1,73 @@
+//! Requests that one process makes of another end with whoever made them (Z10).
+
+mod common;
+
+use bursar_core::{Account, Bytes};
+use bursar_ledger::book::{Book, ProcessRequest, RequestState};
+use bursar_ledger::{Ledger, RemoteError, RemoteReport, RemoteRequest};
+use common::{LOCK_TIMEOUT, Memory, View, register};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The time that a wait lasts which nothing ends.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Longer than it takes to end a wait, and shorter than the wait would last.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A callback waits for memory: in the queue with an account of a tenant, and beside it with a reservation, which nobody queues for.
+#[test]
+fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
+    let ledger = Ledger::private(Bytes(1000));
+    let all = Arc::new(ledger.reserve(Bytes(1000)).unwrap());
+    all.charge(Bytes(1000)).unwrap();
+    let accounts: [Arc<dyn Account>; 2] = [all.clone(), Arc::new(ledger.account().unwrap())];
+    for account in accounts {
+        let (tell, told) = channel();
+        let listener = ledger.on_request(move |_| {
+            tell.send(()).unwrap();
+            account.charge_within(Bytes(10), LONG).map(|()| RemoteReport::default())
+        });
+        let call = ledger.ask(std::process::id(), RemoteRequest::Wake { patience: LONG }).unwrap();
+        told.recv_timeout(SOON).expect("the callback runs");
+        assert!(!call.withdraw().unwrap(), "it was taken");
+        let ended = call.wait(SOON).expect("it still waits");
+        assert!(matches!(ended, Err(RemoteError::Withdrawn { .. })), "{ended:?}");
+        drop(listener);
+    }
+    assert_eq!((all.held(), ledger.reading().unwrap().waiting.len()), (Bytes(1000), 0));
+}
+
+const SLEEP: ProcessRequest = ProcessRequest { wake: false, keep_place: true, patience_ms: 7 };
+
+/// Two processes that ask, and one that is asked.
+fn three() -> (Arc<Memory>, [Book<View>; 3]) {
+    let memory = Memory::new(1000);
+    let books = [1, 2, 3].map(|slot| memory.process(slot));
+    books.iter().for_each(register);
+    books[2].set_listens(true);
+    (memory, books)
+}
+
+#[test]
+fn z10_a_request_is_taken_while_whoever_made_it_is_alive_and_no_later() {
+    type Fate = fn(&Arc<Memory>);
+    let fates: [(&str, Fate, bool); 4] = [
+        ("it lives", |_| {}, true),
+        ("it is dead", |memory| memory.kill(1), false),
+        ("it is dead, and another process has its slot", |memory| register(&memory.process(1)), false),
+        ("it has left", |memory| assert!(memory.process(1).lock(LOCK_TIMEOUT).unwrap().unregister_process()), false),
+    ];
+    for (what, fate, is_wanted) in fates {
+        let (memory, [asker, other, asked]) = three();
+        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP).unwrap();
+        fate(&memory);
+        let taken = asked.lock(LOCK_TIMEOUT).unwrap().take_request();
+        assert_eq!(taken, is_wanted.then_some((key, SLEEP)), "{what}");
+        let mut locked = other.lock(LOCK_TIMEOUT).unwrap();
+        let state = if is_wanted { RequestState::Taken } else { RequestState::Gone };
+        assert_eq!(locked.request_state(key), state, "{what}");
+        assert_eq!(locked.ask(asked.slot(), SLEEP).is_ok(), !is_wanted, "{what}: one at a time");
+    }
+}
