@@ -4,11 +4,12 @@ use crate::rig::FRAME;
 use crate::sleep_rig::SleepRig;
 use bursar_conformance::sleep::{Heap, in_the_end, with_each_failure};
 use bursar_core::{
-    Bytes, DeviceBlock, DeviceMemoryResource, Holder, SleepRequest, SleepState, Sleeper, Status, Stream, WakeRequest,
-    tag,
+    Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, HostMemory, HostStore, Result, SleepRequest, SleepState,
+    Sleeper, Status, Stream, WakeRequest, tag,
 };
 use bursar_memory::PagePool;
 use bursar_sim::{Call, Faults};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// A pool with blocks that hold something, between others that are free.
 fn filled(seed: u64) -> (SleepRig, Stream, Vec<DeviceBlock>) {
@@ -114,4 +115,67 @@ fn z7_a_device_without_memory_leaves_it_asleep_until_there_is_some() {
         rig.pool.deallocate(block, stream).expect("its own");
     }
     rig.finish();
+}
+
+/// Host memory that comes shorter than it was asked for, from the `nth` piece on.
+#[derive(Debug)]
+struct Short {
+    nth: usize,
+    lent: AtomicUsize,
+}
+
+impl HostStore for Short {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        let is_short = self.lent.fetch_add(1, SeqCst) + 1 >= self.nth;
+        Ok(Box::new(vec![0u8; bytes - usize::from(is_short)]))
+    }
+}
+
+/// Contents are copied to no host memory that is too short for them, whichever piece it is.
+#[test]
+fn z7_host_memory_that_is_shorter_than_asked_for_leaves_it_awake() {
+    for nth in 1..=3 {
+        let (rig, stream, blocks) = filled(3);
+        let request = SleepRequest { piece: Bytes::mib(2), ..SleepRequest::default() };
+        let store = Short { nth, lent: AtomicUsize::new(0) };
+        let refused = rig.pool.sleep(&store, &request).expect_err("a byte is missing");
+        let Error::SizeMismatch { expected, found } = refused else { panic!("{refused}") };
+        assert_eq!((found + 1, rig.state()), (expected, SleepState::Awake));
+        assert!(store.lent.into_inner() >= nth, "it was lent");
+        rig.assert_charged(Bytes::ZERO);
+        rig.pool.sleep(&Heap, &request).expect("asleep");
+        rig.pool.wake(&WakeRequest::default()).expect("awake");
+        for (value, block) in blocks.into_iter().enumerate() {
+            rig.expect(&block, value as u8 + 1, stream);
+            rig.pool.deallocate(block, stream).expect("its own");
+        }
+        rig.finish();
+    }
+}
+
+/// Frames that nobody takes back wake as they are, and once they are given back nothing stays charged for them or their place.
+#[test]
+fn z7_frames_that_are_refused_when_they_are_given_back_leave_no_place() {
+    for (keep_place, refusals) in [(false, 1), (false, u64::MAX), (true, 1), (true, 3), (true, u64::MAX)] {
+        let (rig, stream, blocks) = filled(4);
+        in_the_end(|| rig.context.synchronize(stream));
+        rig.pool.trim(Bytes::ZERO);
+        let held = rig.pool.held();
+        rig.refusals.store(refusals, SeqCst);
+        let request = SleepRequest { keep_place, ..SleepRequest::default() };
+        let report = rig.pool.sleep(&Heap, &request).expect("asleep all the same");
+        assert!(report.kept > Bytes::ZERO && report.released.saturating_add(report.kept) == held, "{report:?}");
+        rig.refusals.store(0, SeqCst);
+        let woken = rig.pool.wake(&WakeRequest::default()).expect("awake");
+        assert_eq!((woken.taken, rig.pool.held()), (report.released, held));
+        for (value, block) in blocks.into_iter().enumerate() {
+            rig.expect(&block, value as u8 + 1, stream);
+            rig.pool.deallocate(block, stream).expect("its own");
+        }
+        rig.context.synchronize(stream).expect("the device works");
+        rig.pool.trim(Bytes::ZERO);
+        rig.assert_charged(Bytes::ZERO);
+        assert_eq!(rig.purse.held(), Bytes::ZERO);
+        rig.finish();
+    }
 }

@@ -6,12 +6,13 @@ use crate::rig::FRAME;
 use bursar_conformance::sleep::{BrokenDriver, SleepDefect};
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceBlock, DeviceContext, Driver, Frame, FrameRelease, FrameSource, Holder, Layer, Pattern, RawStream,
-    RefusedFrame, Result, SleepState, Sleeper, Stream, forward_holder,
+    Bytes, DeviceBlock, DeviceContext, Driver, Error, Frame, FrameRelease, FrameSource, Holder, Layer, Pattern,
+    RawStream, RefusedFrame, Result, SleepState, Sleeper, Stream, forward_holder,
 };
 use bursar_memory::{GlobalDeviceBudgetResource, OnAccount, PagePool};
 use bursar_sim::{Faults, Launch, Sim, Stall};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A part that is broken on purpose.
@@ -25,11 +26,12 @@ pub(crate) enum Defect {
 
 type Budget = Arc<GlobalDeviceBudgetResource<DeviceFrames, OnAccount>>;
 
-/// A source of frames whose charge stays when they are given back, if it is broken.
+/// A source of frames whose charge stays when they are given back, if it is broken, and which refuses some of them.
 #[derive(Debug)]
 pub(crate) struct MaybeBroken {
     inner: Budget,
     keeps_charge: bool,
+    refusals: Arc<AtomicU64>,
 }
 
 impl Holder for MaybeBroken {
@@ -47,6 +49,9 @@ impl FrameSource for MaybeBroken {
         self.inner.create_frame(bytes)
     }
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        if self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(RefusedFrame { frame, error: Error::InvalidValue { what: "a frame that is refused" } });
+        }
         if self.keeps_charge {
             self.inner.keep_place(frame.bytes());
         }
@@ -73,10 +78,12 @@ pub(crate) struct SleepRig {
     pub(crate) sim: Arc<Sim>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) context: Arc<DeviceContext>,
-    /// What the purse holds at most.
+    /// The most that the purse holds.
     pub(crate) limit: Bytes,
     pub(crate) purse: Arc<Purse>,
     pub(crate) budget: Budget,
+    /// The number of frames that are not taken back when they are given back next.
+    pub(crate) refusals: Arc<AtomicU64>,
     pub(crate) pool: Arc<bursar_memory::PagePoolResource<MaybeBroken>>,
 }
 
@@ -92,9 +99,10 @@ impl SleepRig {
         let purse = Purse::of(limit);
         let frames = DeviceFrames::new(context.clone());
         let budget = Arc::new(GlobalDeviceBudgetResource::charged_to(frames, purse.clone()).expect("room"));
-        let source = MaybeBroken { inner: budget.clone(), keeps_charge: defect == Some(Defect::KeepsCharge) };
+        let (keeps_charge, refusals) = (defect == Some(Defect::KeepsCharge), Arc::<AtomicU64>::default());
+        let source = MaybeBroken { inner: budget.clone(), keeps_charge, refusals: refusals.clone() };
         let pool = recipe.layer(source).expect("addresses are plenty");
-        Self { sim, faults, context, limit, purse, budget, pool }
+        Self { sim, faults, context, limit, purse, budget, refusals, pool }
     }
 
     pub(crate) fn stream(&self) -> Stream {
