@@ -5,6 +5,7 @@ use crate::rig::{Rig, ended, text};
 use bursar::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("z10_a_program_is_put_to_sleep_and_woken_by_another_process", a_program_is_put_to_sleep_and_woken),
@@ -20,6 +21,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("z10_a_program_that_wakes_itself_goes_on", a_program_that_wakes_itself_goes_on),
     ("z10_ctrl_c_ends_a_wait_for_work", ctrl_c_ends_a_wait_for_work),
     ("z10_the_death_of_who_asks_ends_a_wait_for_work", the_death_of_who_asks_ends_a_wait_for_work),
+    ("z10_a_request_comes_after_the_one_before_within_its_time", a_request_comes_after_the_one_before),
 ];
 
 fn failed(output: &Output, status: i32, says: &str) {
@@ -192,4 +194,33 @@ fn a_program_that_wakes_itself_goes_on(rig: &Rig) {
     assert_eq!(program.say("wake"), (8 << 20).to_string());
     assert_eq!(program.say("check"), "right");
     rig.asked("sleep", &program, &[]);
+}
+
+/// A command that finds a program busy waits for it: until its time is over, until a signal comes, or until it is its turn.
+fn a_request_comes_after_the_one_before(rig: &Rig) {
+    let mut program = rig.start(8);
+    assert_eq!(program.say("work"), "working");
+    let pid = program.child.id().to_string();
+    let start = |words: &[&str]| rig.command(words).spawn().expect("the command was built");
+    let sleeping = start(&["sleep", &pid, "--timeout", "600"]);
+    rig.wait_until_busy(&program);
+
+    let began = Instant::now();
+    failed(&rig.ask("wake", &program, &["--timeout", "0.5"]), 1, "is busy with another request");
+    assert!(began.elapsed() >= Duration::from_millis(500), "it waits for {:?} only", began.elapsed());
+
+    let waking = ["wake", &pid, "--timeout", "600"];
+    let interrupted = start(&waking);
+    rig.wait_until("asked by two", |reading| reading.processes.len() == 3);
+    kill_process(Pid::from_child(&interrupted), Signal::INT).expect("it is ours");
+    assert_eq!(ended(interrupted).status.code(), Some(128 + 2));
+
+    let waking = start(&waking);
+    rig.wait_until("asked by two", |reading| reading.processes.len() == 3);
+    assert_eq!(program.say("rest"), "rested");
+    for command in [sleeping, waking] {
+        let output = ended(command);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    assert_eq!((program.say("state"), program.say("check")), ("awake".to_owned(), "right".to_owned()));
 }

@@ -103,20 +103,32 @@ impl Rig {
         Bytes(value["devices"][0]["free"].as_u64().expect("a number"))
     }
 
+    /// Opens the ledger of the device.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let facts = device(&self.name).facts(DeviceId(0)).expect("it is there");
+        Ledger::open_in(&self.folder.0, &Subject::device(&facts)).expect("somebody made it")
+    }
+
     /// Waits until a request to a program is under way.
     pub(crate) fn wait_until_busy(&self, program: &Program) {
-        let facts = device(&self.name).facts(DeviceId(0)).expect("it is there");
-        let ledger = Ledger::open_in(&self.folder.0, &Subject::device(&facts)).expect("somebody made it");
-        let until = Instant::now() + PATIENCE;
+        self.wait_for_requests(program.child.id(), true);
+    }
+
+    /// Waits until a request to a process, which is awake, is under way, or until none is.
+    pub(crate) fn wait_for_requests(&self, pid: u32, is_busy: bool) {
+        let (ledger, until) = (self.ledger(), Instant::now() + PATIENCE);
         let wake = RemoteRequest::Wake { patience: Duration::ZERO };
         loop {
-            match ledger.ask(program.child.id(), wake) {
-                Err(RemoteError::Busy { .. }) => return,
-                // It was awake: the request that is waited for comes later.
-                Ok(call) => drop(call.wait(PATIENCE)),
+            let found = match ledger.ask(pid, wake) {
+                Err(RemoteError::Busy { .. }) => true,
+                // It was awake: the request that is waited for comes later, or has ended.
+                Ok(call) => call.wait(PATIENCE).is_none(),
                 Err(error) => panic!("{error}"),
+            };
+            if found == is_busy {
+                return;
             }
-            assert!(Instant::now() < until, "nobody asks it");
+            assert!(Instant::now() < until, "a request is never under way, or always");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

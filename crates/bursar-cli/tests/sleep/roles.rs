@@ -76,7 +76,8 @@ pub(crate) fn play() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Looks at its memory again and again, and counts how often, until it is told to end. Fails once it is not what it was.
+/// Looks at its memory again and again, and counts how often, until it is told to end. Fails once it is not what it was. While it
+/// is told to be busy, its work does not end.
 pub(crate) fn work() -> ExitCode {
     let folder = std::path::PathBuf::from(std::env::var_os(WORKS_IN).expect("set"));
     let ledgers = Ledgers::default();
@@ -97,6 +98,12 @@ pub(crate) fn work() -> ExitCode {
             say("round", round.to_string()).expect("room");
         } else {
             return ExitCode::FAILURE;
+        }
+        if folder.join("busy").exists() {
+            say("working", round.to_string()).expect("room");
+            while folder.join("busy").exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         drop(awake);
         if folder.join("end").exists() {

@@ -4,7 +4,7 @@ use crate::Named;
 use crate::rig::{DEVICE, GPU, PATIENCE, Rig, ended};
 use crate::roles;
 use bursar::Bytes;
-use bursar::ledger::Reading;
+use bursar::ledger::{Reading, RemoteRequest};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::os::unix::process::CommandExt;
 use std::process::Child;
@@ -17,6 +17,9 @@ pub(crate) const TRIALS: &[Named] = &[
     ("z13_a_run_that_is_stopped_and_continued_over_and_over_goes_on", stopped_and_continued_over_and_over),
     ("z13_a_run_that_sleeps_is_ended", a_run_that_sleeps_is_ended),
     ("z13_a_worker_that_cannot_sleep_is_stopped_with_its_share", a_worker_that_cannot_sleep),
+    ("z13_a_run_that_is_stopped_again_leaves_the_queue", a_run_that_is_stopped_again_leaves_the_queue),
+    ("z13_a_run_that_is_continued_falls_asleep_no_more", a_run_that_is_continued_falls_asleep_no_more),
+    ("z13_a_run_that_is_stopped_comes_after_other_requests", a_run_that_is_stopped_comes_after_other_requests),
 ];
 
 /// A run in a process group of its own, with one worker that has 40 MiB.
@@ -54,6 +57,17 @@ impl<'a> Job<'a> {
 
     fn worker(&self) -> Pid {
         Pid::from_raw(self.read("pid").expect("it has begun") as i32).expect("a number")
+    }
+
+    /// Has the work of the worker not end, and waits until it is so.
+    fn keep_busy(&self) {
+        std::fs::write(self.rig.folder.0.join("busy"), "").expect("room");
+        self.wait("busy", || self.read("working").is_some());
+    }
+
+    /// Lets the work of the worker end.
+    fn let_rest(&self) {
+        std::fs::remove_file(self.rig.folder.0.join("busy")).expect("it is busy");
     }
 
     /// Returns whether the worker is stopped.
@@ -177,4 +191,60 @@ fn a_worker_that_cannot_sleep(rig: &Rig) {
     job.signal(Signal::TERM);
     job.signal(Signal::CONT);
     assert_eq!(ended(job.run.take().expect("not ended")).status.code(), Some(128 + 15));
+}
+
+/// The last order counts: who is stopped wants no memory.
+fn a_run_that_is_stopped_again_leaves_the_queue(rig: &Rig) {
+    let job = Job::start(rig, &[]);
+    job.signal(Signal::TSTP);
+    job.wait_until_stopped(has_nothing);
+    let mut other = rig.start(8);
+    other.say("take");
+    for _ in 0..2 {
+        job.signal(Signal::CONT);
+        rig.wait_until("waiting", |reading| !reading.waiting.is_empty());
+        job.signal(Signal::TSTP);
+        rig.wait_until("gone from the queue", |reading| reading.waiting.is_empty());
+        job.wait_until_stopped(|_| true);
+    }
+    job.signal(Signal::CONT);
+    drop(other);
+    job.wait_for_rounds();
+    job.end();
+}
+
+/// A worker whose work goes on is waited for as long as the run is to be stopped, and stays awake once it is not.
+fn a_run_that_is_continued_falls_asleep_no_more(rig: &Rig) {
+    let job = Job::start(rig, &[]);
+    let worker = job.worker().as_raw_nonzero().get() as u32;
+    let held = rig.reading().held;
+    job.keep_busy();
+    job.signal(Signal::TSTP);
+    rig.wait_for_requests(worker, true);
+    job.signal(Signal::CONT);
+    rig.wait_for_requests(worker, false);
+    assert_eq!(rig.reading().held, held);
+    job.let_rest();
+    job.wait_for_rounds();
+    job.end();
+}
+
+/// A worker that somebody else has asked is asked next, and stopped only once it sleeps.
+fn a_run_that_is_stopped_comes_after_other_requests(rig: &Rig) {
+    let job = Job::start(rig, &[]);
+    let (ledger, worker) = (rig.ledger(), job.worker().as_raw_nonzero().get() as u32);
+    job.keep_busy();
+    let patience = Duration::from_secs(600);
+    let asked = ledger.ask(worker, RemoteRequest::Sleep { keep_place: false, patience }).expect("it listens");
+    rig.wait_for_requests(worker, true);
+    job.signal(Signal::TSTP);
+    // However long the other request takes, the worker runs.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!job.is_stopped(), "it was stopped with its memory");
+    drop(asked);
+    job.let_rest();
+    job.wait_until_stopped(has_nothing);
+    job.signal(Signal::CONT);
+    job.wait_for_rounds();
+    job.end();
 }
