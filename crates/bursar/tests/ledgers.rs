@@ -290,7 +290,8 @@ fn m5_a_ledger_shows_what_pools_and_statistics_know_until_the_stacks_are_gone() 
 /// The variable with the name of a device that a parent shares with the program below.
 const SHARED_DEVICE: &str = "BURSAR_TEST_SHARED_DEVICE";
 
-/// What a program uses is shown once, however many handles, stacks and shares it has. The next test runs it once more with a share.
+/// The memory that a program uses is shown once, however many handles, stacks and shares it has. The next test runs it once more
+/// with a share.
 #[test]
 fn m5_what_several_handles_publish_of_a_device_is_shown_once() {
     let shared = std::env::var(SHARED_DEVICE).ok();

@@ -123,8 +123,8 @@ impl RemoteCall {
 impl Drop for RemoteCall {
     fn drop(&mut self) {
         if !self.ledger.attachment.is_forked() {
-            // Where the lock is not available, the end of this process withdraws it.
-            let _ = self.withdraw();
+            // Nobody is left to be told whether it was taken. Where the lock is not available, the end of this process withdraws it.
+            let _outcome = self.withdraw();
         }
     }
 }

@@ -82,8 +82,8 @@ impl Attachment {
     /// Returns the same after looking whether who asked is alive, which takes the lock.
     pub(crate) fn is_given_up_now(&self) -> bool {
         if self.is_serving() && !self.is_given_up() {
-            // Where the lock is not available, whoever has it sees the dead.
-            let _ = self.with_lock(LockWait::poll(self), |locked| locked.reclaim_dead_processes());
+            // Where the lock is not available, whoever has it sees the dead, and the next look finds what was entered then.
+            let _outcome = self.with_lock(LockWait::poll(self), |locked| locked.reclaim_dead_processes());
         }
         self.is_given_up()
     }

@@ -247,7 +247,7 @@ impl<'a> Program<'a> {
         self.rig.purse.release(std::mem::take(&mut self.others));
     }
 
-    /// What the purse knows is what the driver has given out, and places.
+    /// Asserts that the purse knows of all that the driver has given out, and of places.
     fn assert_charged(&self) {
         let held = self.rig.faults.held(self.rig.context.device());
         assert_eq!(self.rig.pool.held(), held, "the pool and the driver");

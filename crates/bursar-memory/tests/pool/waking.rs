@@ -91,7 +91,7 @@ fn z14_pages_of_a_frame_that_nothing_is_in_use_of_are_not_taken_back() {
     rig.finish();
 }
 
-/// What does not wake is abandoned, whether or not the rest can wake: others may be put there while the rest sleeps, and are
+/// Pages that do not wake are abandoned, whether or not the rest can wake: others may be put there while the rest sleeps, and are
 /// awake.
 #[test]
 fn z14_addresses_that_nothing_wakes_at_are_used_while_the_rest_sleeps() {
@@ -191,8 +191,8 @@ fn z14_a_block_that_is_freed_in_two_sleeps_does_not_wake() {
     rig.finish();
 }
 
-/// What the part of a pool that is awake has free goes back before a limit refuses the rest, and, with patience, also what its
-/// work must have run for first.
+/// Free frames of the part of a pool that is awake go back before a limit refuses the rest, and, with patience, also those that
+/// work must have passed first.
 #[test]
 fn z14_what_is_free_in_the_part_that_is_awake_goes_back_first() {
     for is_pending in [false, true] {

@@ -102,8 +102,8 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// memory go back.
     pub(in super::super) fn abandon_asleep(&self) {
         if self.state.sleep.is_any() && self.bytes_outstanding() == Bytes::ZERO {
-            // One that somebody else moves just now, or that fails, stays as it is.
-            let _ = self.wake(&WakeRequest::default());
+            // There is nobody to be told: one that somebody else moves just now, or that fails, stays as it is.
+            let _outcome = self.wake(&WakeRequest::default());
         }
     }
 
