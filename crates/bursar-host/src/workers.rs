@@ -19,7 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use worker::{QueuedRequest, Worker, WorkerEnvironment};
+use worker::{Worker, WorkerEnvironment};
 
 /// Worker threads that pin memory, one for each NUMA node, started when first needed and named `numa-worker-N`.
 ///
@@ -121,7 +121,7 @@ impl NumaWorkerPool {
         let patience = spec.options.patience.unwrap_or_else(|| default_patience(requested));
         let node = spec.options.node.unwrap_or_else(|| self.node_of(&spec.context));
         let request = SlabRequest::new(requested, patience);
-        self.worker(node).send(QueuedRequest { request: request.clone(), spec });
+        self.worker(node).send(request.clone(), spec);
         request
     }
 
@@ -136,6 +136,34 @@ impl NumaWorkerPool {
 
     pub(crate) const fn releaser(&self) -> &Arc<Releaser> {
         &self.releaser
+    }
+
+    /// Waits until what was asked for so far is made or refused, and what pools and requests have given up is released: both is
+    /// done by threads of the workers, which have a part in the device until then. What a driver failed to release stays.
+    ///
+    /// ```
+    /// use bursar::DeviceId;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::host::{NumaWorkerPool, PinnedPool};
+    /// use bursar::sim::Sim;
+    ///
+    /// let sim = Sim::immediate();
+    /// let context = DeviceContext::open(sim.clone(), DeviceId(0))?;
+    /// let pool = PinnedPool::near(&context)?;
+    /// drop(pool.get(4096)?);
+    /// drop((pool, context));
+    /// NumaWorkerPool::global()?.flush();
+    /// assert!(sim.leaks().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flush(&self) {
+        let workers = || self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Growth in the background asks for one more slab if it does not see yet that its pool is gone.
+        for _ in 0..2 {
+            let all: Vec<_> = workers().values().cloned().collect();
+            all.iter().for_each(|worker| worker.flush());
+        }
+        self.releaser.flush();
     }
 
     /// Tries once more to release memory that drivers have failed to release, and that of dropped pools whose streams could not

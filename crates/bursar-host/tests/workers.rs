@@ -2,11 +2,12 @@
 
 mod rig;
 
-use bursar_core::{Bytes, DeviceId, NumaNode};
-use bursar_host::{Errno, HostError, IndexSet, NumaWorkerPool, PinnedKind, StepOutcome};
+use bursar_core::{Bytes, DeviceContext, DeviceId, DriverError, NumaNode, Status};
+use bursar_host::{Errno, HostError, IndexSet, NumaWorkerPool, PinnedKind, PinnedPool, StepOutcome};
 use bursar_sim::Sim;
 use rig::{Call, Latch, Rig, Tree};
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
@@ -34,7 +35,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     let (tell, told) = mpsc::channel();
     let waker = Waker::from(Arc::new(MessageWaker(Mutex::new(tell))));
     loop {
-        match std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => return result,
             Poll::Pending => told.recv_timeout(Duration::from_secs(60)).expect("to be woken"),
         }
@@ -165,7 +166,7 @@ fn n2_a_buffer_outlives_the_workers_that_made_it() {
 fn n2_what_a_driver_does_not_take_back_stays_counted_and_is_tried_again() {
     let rig = Rig::new();
     let buffer = rig.workers.pin_with(&rig.context, 4096, &rig.charged()).wait().expect("room");
-    let refusal = bursar_core::DriverError::new("host_unregister", DeviceId(0), bursar_core::Status::Unavailable);
+    let refusal = DriverError::new("host_unregister", DeviceId(0), Status::Unavailable);
     rig.driver.hook(move |call, is_over| (call == "host_unregister" && !is_over).then_some(refusal));
     drop(buffer);
     assert_eq!((rig.system.mapped(), rig.account.charged()), (4096, 4096), "mapped while the driver has it");
@@ -184,6 +185,74 @@ fn n5_a_request_can_be_awaited_with_nothing_but_a_waker() {
     assert_eq!(block_on(rig.workers.pin(&rig.context, 0)).unwrap_err(), HostError::ZeroBytes);
     drop(buffer);
     rig.assert_nothing_is_held();
+}
+
+/// A waker that sends how many have the context at that moment.
+struct HoldersWaker {
+    context: Arc<DeviceContext>,
+    tell: Mutex<mpsc::Sender<usize>>,
+}
+
+impl Wake for HoldersWaker {
+    fn wake(self: Arc<Self>) {
+        // The receiver may be gone.
+        let _ = self.tell.lock().unwrap().send(Arc::strong_count(&self.context));
+    }
+}
+
+/// Who has the result may be the last to use the device, and sees it closed when the buffer is dropped.
+#[test]
+fn n2_a_worker_holds_nothing_of_a_request_that_is_answered() {
+    for outcome in ["met", "refused", "panicked", "closed"] {
+        let rig = Rig::new();
+        let (gate, first) = busy(&rig);
+        let (tell, told) = mpsc::channel();
+        let waker = Waker::from(Arc::new(HoldersWaker { context: rig.context.clone(), tell: Mutex::new(tell) }));
+        drop(first);
+        let before = Arc::strong_count(&rig.context) - 1;
+        let mut request = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
+        assert!(Pin::new(&mut request).poll(&mut Context::from_waker(&waker)).is_pending());
+        rig.driver.hook(move |call, is_over| {
+            assert!(!(call == "host_register" && outcome == "panicked"), "the page burned");
+            let refusal = DriverError::new("host_register", DeviceId(0), Status::OutOfMemory);
+            (call == "host_register" && !is_over && outcome == "refused").then_some(refusal)
+        });
+        let closing = if outcome == "closed" { Some(std::thread::spawn(move || drop(rig.workers))) } else { None };
+        // Workers that close refuse what waits while they are busy.
+        let held = closing.is_some().then(|| told.recv().expect("to be woken"));
+        gate.0.open();
+        let held = held.unwrap_or_else(|| told.recv().expect("to be woken"));
+        closing.into_iter().for_each(|closing| closing.join().expect("no panic"));
+        let result = block_on(request);
+        assert_eq!(result.is_ok(), outcome == "met", "{outcome}: {result:?}");
+        let others = usize::from(matches!(outcome, "met" | "closed"));
+        assert_eq!(
+            held,
+            before + others,
+            "{outcome}: none but the memory that was made, or the request that is in hand"
+        );
+    }
+}
+
+#[test]
+fn n2_what_is_given_up_is_released_once_the_workers_are_flushed() {
+    let rig = Rig::new();
+    let before = Arc::strong_count(&rig.context);
+    for round in 0..100 {
+        rig.system.unhook();
+        let (gate, first) = busy(&rig);
+        let pool = PinnedPool::new(&rig.workers, &rig.context, rig.charged());
+        let priming = pool.prime(1 << 20, 4);
+        drop((first, rig.workers.pin(&rig.context, 4096), priming));
+        gate.0.open();
+        if round % 2 == 0 {
+            drop(pool.get(1 << 20).expect("room"));
+        }
+        drop(pool);
+        rig.workers.flush();
+        assert_eq!(Arc::strong_count(&rig.context), before, "round {round}");
+        rig.assert_nothing_is_held();
+    }
 }
 
 /// Holds the worker in its first request until the returned gate is opened.
@@ -265,6 +334,29 @@ fn n5_a_worker_that_panics_is_replaced_and_its_request_fails_with_the_cause() {
     assert!(threads[0] != threads[1] && threads[1] != threads[2] && threads[2] == threads[3], "{threads:?}");
     assert!(rig.system.threads_of(Call::Populate).iter().all(|thread| thread == "numa-worker-any"));
     drop(results);
+    rig.assert_nothing_is_held();
+}
+
+/// A waker that panics.
+struct PanickingWaker;
+
+impl Wake for PanickingWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("the task fell");
+    }
+}
+
+#[test]
+fn n5_a_task_that_panics_when_it_is_woken_costs_no_other_its_worker() {
+    let rig = Rig::new();
+    let (gate, first) = busy(&rig);
+    let mut request = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
+    let waker = Waker::from(Arc::new(PanickingWaker));
+    assert!(Pin::new(&mut request).poll(&mut Context::from_waker(&waker)).is_pending());
+    gate.0.open();
+    let next = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
+    drop((first.wait().expect("room"), next.wait().expect("room"), block_on(request).expect("room")));
+    rig.workers.flush();
     rig.assert_nothing_is_held();
 }
 

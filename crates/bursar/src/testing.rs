@@ -62,7 +62,8 @@
 //! - Every [hazard](bursar_sim::HazardKind) that the simulator knows. It derives them from the order of the calls, so most
 //!   show with every seed; what depends on how far streams happen to have come shows with some.
 //! - Memory that is still held once the closure has returned and its rig is gone, unless
-//!   [`allow_leaks`](Races::allow_leaks) says that this is meant.
+//!   [`allow_leaks`](Races::allow_leaks) says that this is meant. The process's own workers for pinned memory are waited for
+//!   until they have released what was given up; whoever makes others [flushes](crate::host::NumaWorkerPool::flush) them.
 //! - An error or a panic of the closure. A hazard of the same run is reported instead, since it is likely the cause. So is
 //!   one instead of a panic in a kernel, whose message is reported with it.
 //! - With [`failing_each_call`](Races::failing_each_call), all of that where a driver call fails.

@@ -3,6 +3,7 @@
 
 use bursar::Bytes;
 use bursar::driver::HostFlags;
+use bursar::host::PinnedBuffer;
 use bursar::prelude::*;
 use bursar::sim::{HazardKind, Launch, LeakKind, Operation};
 use bursar::testing::{Finding, Outcome, Race, Rig, SEED_VARIABLE, Verdict, races};
@@ -270,6 +271,41 @@ fn what_is_still_held_is_told_unless_it_is_meant() {
     assert_eq!((leak.tag, leak.bytes), (tag!("forgotten"), Bytes(BYTES)));
     assert_eq!(leak.location.map(|location| location.file()), Some(file!()));
     races(forgets).seeds(3).allow_leaks().expect_clean();
+}
+
+/// Uploads a batch from pinned memory. Threads of the process make and release that, and may come after the end of the program.
+fn uploads_from_pinned_memory(rig: &Rig, kept: &mut Option<Vec<PinnedBuffer>>) -> Outcome {
+    let (stream, pool) = (rig.gpu().streams().lease()?, PinnedPool::near(rig.gpu())?);
+    let mut batch = rig.gpu().buffer::<u8>(BYTES as usize, &stream, tag!("batch"))?;
+    let staging = (0..8).map(|_| pool.get(1 << 16)).collect::<Result<Vec<_>, _>>()?;
+    drop((pool.prime(1 << 20, 3), pool.get_async(3 << 20)));
+    let source = pool.get(BYTES as usize)?;
+    let upload = stream.submit(|work| work.copy_from_host(&mut batch, source))?;
+    drop((upload.wait()?, staging));
+    if let Some(kept) = kept {
+        kept.push(pool.get(BYTES as usize)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn pinned_memory_that_is_released_late_is_not_still_held_and_what_is_kept_is() {
+    let verdict = races(|rig| uploads_from_pinned_memory(rig, &mut None)).seeds(200).expect_clean();
+    assert_eq!(verdict.seeds, 200);
+    let mut kept = Some(Vec::new());
+    let race = races(|rig| uploads_from_pinned_memory(rig, &mut kept)).seeds(3).check().expect_err("a leak");
+    assert!(matches!(race.finding, Finding::Leak(_)) && race.failing == 3, "{race}");
+}
+
+#[test]
+fn pinned_memory_that_a_driver_fails_to_release_is_released_all_the_same() {
+    let gets_and_drops = |rig: &Rig| {
+        let pool = PinnedPool::near(rig.gpu())?;
+        drop((pool.get(1 << 16)?, pool.get(3 << 20)?));
+        Ok(())
+    };
+    let verdict = races(gets_and_drops).seeds(3).failing_each_call().expect_clean();
+    assert!(verdict.faults >= 12, "each of two is registered and unregistered: {verdict}");
 }
 
 #[test]

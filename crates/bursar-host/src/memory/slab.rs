@@ -6,7 +6,7 @@ use crate::{PinnedKind, Region};
 use bursar_core::{Bytes, DeviceContext, DriverError, HostFlags};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Pinned memory that every device can access. Dropping it releases it: to the driver first, which waits for the work of the
 /// device if the memory was registered, then to the kernel, then to the account.
@@ -127,7 +127,7 @@ impl Drop for Slab {
             && let Err(error) = backing.unpin()
         {
             backing.context.fault().record(error);
-            self.stranded.backing().push(backing);
+            self.stranded.state().backing.push(backing);
         }
     }
 }
@@ -141,27 +141,78 @@ impl fmt::Debug for Slab {
 /// The slabs that a driver failed to release: mapped and charged until it does.
 #[derive(Default)]
 pub(crate) struct StrandedSlabs {
-    backing: Mutex<Vec<Backing>>,
+    state: Mutex<StrandedState>,
+    /// Notified when a thread has tried to release them.
+    tried: Condvar,
+}
+
+#[derive(Default)]
+struct StrandedState {
+    backing: Vec<Backing>,
+    /// True while a thread has taken them out to release them.
+    is_retrying: bool,
 }
 
 impl StrandedSlabs {
-    fn backing(&self) -> MutexGuard<'_, Vec<Backing>> {
-        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, StrandedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries to release each once more. Returns the bytes that remain.
+    /// Tries to release each once more, unless another thread does so.
+    pub(crate) fn try_retry(&self) {
+        let state = self.state();
+        if !state.is_retrying {
+            self.retry_taken(state);
+        }
+    }
+
+    /// Tries to release each once more, those included that another thread is trying to release. Returns the bytes that remain.
     pub(crate) fn retry(&self) -> Bytes {
-        let all = std::mem::take(&mut *self.backing());
-        let left: Vec<_> = all.into_iter().filter_map(|backing| backing.unpin().err().map(|_| backing)).collect();
-        let mut backing = self.backing();
-        backing.extend(left);
-        backing.iter().fold(Bytes::ZERO, |sum, backing| sum.saturating_add(backing.charge.bytes()))
+        let mut state = self.state();
+        while state.is_retrying {
+            state = self.tried.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.retry_taken(state);
+        let state = self.state();
+        state.backing.iter().fold(Bytes::ZERO, |sum, backing| sum.saturating_add(backing.charge.bytes()))
+    }
+
+    /// Takes all of them out, and puts back what is not released.
+    fn retry_taken(&self, mut state: MutexGuard<'_, StrandedState>) {
+        if state.backing.is_empty() {
+            return;
+        }
+        state.is_retrying = true;
+        let mut retry = Retry { stranded: self, left: Vec::new() };
+        let all = std::mem::take(&mut state.backing);
+        drop(state);
+        for backing in all {
+            if backing.unpin().is_err() {
+                retry.left.push(backing);
+            }
+        }
+    }
+}
+
+/// A retry under way, which is over when this is dropped, also where a driver panics.
+struct Retry<'a> {
+    stranded: &'a StrandedSlabs,
+    left: Vec<Backing>,
+}
+
+impl Drop for Retry<'_> {
+    fn drop(&mut self) {
+        let mut state = self.stranded.state();
+        state.backing.append(&mut self.left);
+        state.is_retrying = false;
+        drop(state);
+        self.stranded.tried.notify_all();
     }
 }
 
 impl fmt::Debug for StrandedSlabs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stranded").field("slabs", &self.backing().len()).finish()
+        f.debug_struct("Stranded").field("slabs", &self.state().backing.len()).finish()
     }
 }
 

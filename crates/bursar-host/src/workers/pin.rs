@@ -100,7 +100,7 @@ fn pin_once(
     let SlabSpec { context, bytes, options, .. } = spec;
     checkpoint(PinStep::Charge)?;
     context.fault().check()?;
-    stranded.retry();
+    stranded.try_retry();
     let requested = Bytes(*bytes as u64);
     check_limits(system, requested)?;
     let charge = Charge::take(options.account.as_ref(), requested)?;

@@ -8,21 +8,73 @@ use crate::{Errno, HostError, System, Topology};
 use bursar_core::NumaNode;
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A request in the queue of a worker. If it is dropped without a result, the caller learns that the workers were closed.
+/// A request in the queue of a worker. What it holds of the caller's goes before its answer, because the caller who has that may
+/// be the last to use the device; then it is counted as met.
 #[derive(Debug)]
-pub(crate) struct QueuedRequest {
-    pub(crate) request: Arc<SlabRequest>,
-    pub(crate) spec: SlabSpec,
+struct QueuedRequest {
+    spec: SlabSpec,
+    answer: Answer,
+    _met: CountedOnDrop,
 }
 
-impl Drop for QueuedRequest {
+/// The answer to a request. If it is dropped without a result, the caller learns that the workers were closed.
+#[derive(Debug)]
+struct Answer(Arc<SlabRequest>);
+
+impl Answer {
+    fn deliver(self, result: Result<Slab, HostError>) {
+        self.0.deliver(result);
+    }
+}
+
+impl Drop for Answer {
     fn drop(&mut self) {
-        self.request.deliver(Err(HostError::Closed));
+        self.0.deliver(Err(HostError::Closed));
+    }
+}
+
+/// The numbers of requests that a worker was sent, and that it is done with.
+#[derive(Debug, Default)]
+struct RequestCounts {
+    counts: Mutex<(u64, u64)>,
+    met: Condvar,
+}
+
+impl RequestCounts {
+    fn counts(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request that was sent, and that is met when the result is dropped.
+    fn sent(self: &Arc<Self>) -> CountedOnDrop {
+        self.counts().0 += 1;
+        CountedOnDrop(self.clone())
+    }
+
+    /// Waits until as many are met as were sent so far. They are met in the order in which they were sent.
+    fn wait(&self) {
+        let mut counts = self.counts();
+        let upto = counts.0;
+        while counts.1 < upto {
+            counts = self.met.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Counts a request as met when it is dropped.
+#[derive(Debug)]
+struct CountedOnDrop(Arc<RequestCounts>);
+
+impl Drop for CountedOnDrop {
+    fn drop(&mut self) {
+        self.0.counts().1 += 1;
+        self.0.met.notify_all();
     }
 }
 
@@ -42,6 +94,7 @@ pub(crate) struct Worker {
     queue: Mutex<Queue>,
     ready: Condvar,
     closed: AtomicBool,
+    counts: Arc<RequestCounts>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +108,7 @@ struct Queue {
 impl Worker {
     pub(crate) fn new(node: NumaNode, environment: &Arc<WorkerEnvironment>) -> Arc<Self> {
         let (queue, ready, closed) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed })
+        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed, counts: Arc::default() })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -63,18 +116,28 @@ impl Worker {
     }
 
     /// Adds a request, and starts the thread if there is none.
-    pub(crate) fn send(self: &Arc<Self>, queued: QueuedRequest) {
+    pub(crate) fn send(self: &Arc<Self>, request: Arc<SlabRequest>, spec: SlabSpec) {
+        let answer = Answer(request);
         let mut queue = self.queue();
         match self.ensure_thread(&mut queue) {
             Ok(()) => {
-                queue.requests.push_back(queued);
+                queue.requests.push_back(QueuedRequest { spec, answer, _met: self.counts.sent() });
                 drop(queue);
                 self.ready.notify_one();
             }
             Err(error) => {
-                drop(queue);
-                queued.request.deliver(Err(error));
+                drop((queue, spec));
+                answer.deliver(Err(error));
             }
+        }
+    }
+
+    /// Waits until the requests sent so far are met or given up, and nothing of them is held here. Returns at once where the worker
+    /// itself asks, for a task that it wakes.
+    pub(crate) fn flush(&self) {
+        let here = std::thread::current().id();
+        if !self.queue().threads.iter().any(|thread| thread.thread().id() == here) {
+            self.counts.wait();
         }
     }
 
@@ -113,29 +176,43 @@ impl Worker {
     fn run(self: &Arc<Self>) {
         let mut binding = None;
         while let Some(queued) = self.next() {
-            let made =
-                catch_unwind(AssertUnwindSafe(|| self.make(&queued, binding.get_or_insert_with(|| self.binding()))));
-            let message = match made {
-                Ok(result) => {
-                    queued.request.deliver(result);
-                    continue;
-                }
-                Err(panic) => message(&*panic),
-            };
-            queued.request.deliver(Err(HostError::WorkerPanicked { node: self.node, message }));
-            return self.replace_thread();
+            if self.serve(queued, &mut binding).is_break() {
+                return self.replace_thread();
+            }
         }
+    }
+
+    /// Serves a request; breaks if it made the thread panic.
+    fn serve(&self, queued: QueuedRequest, binding: &mut Option<NodeBinding>) -> ControlFlow<()> {
+        // Dropped in the reverse order, so that the request is met after it has been answered.
+        let QueuedRequest { _met, answer, spec } = queued;
+        let make = || {
+            let spec = spec;
+            self.make(&answer.0, &spec, binding.get_or_insert_with(|| self.binding()))
+        };
+        let (result, flow) = match catch_unwind(AssertUnwindSafe(make)) {
+            Ok(result) => (result, ControlFlow::Continue(())),
+            Err(panic) => {
+                let message = message(&*panic);
+                (Err(HostError::WorkerPanicked { node: self.node, message }), ControlFlow::Break(()))
+            }
+        };
+        // A task that waits for it is woken here, and its panic is not the worker's.
+        if catch_unwind(AssertUnwindSafe(|| answer.deliver(result))).is_err() {
+            tracing::error!(node = %self.node, "a task that waited for pinned memory panicked when it was woken");
+        }
+        flow
     }
 
     fn binding(&self) -> NodeBinding {
         NodeBinding::take(&*self.environment.system, &self.environment.topology, self.node)
     }
 
-    fn make(&self, queued: &QueuedRequest, binding: &NodeBinding) -> Result<Slab, HostError> {
+    fn make(&self, request: &SlabRequest, spec: &SlabSpec, binding: &NodeBinding) -> Result<Slab, HostError> {
         let checkpoint = |step| {
-            if self.closed.load(Ordering::SeqCst) { Err(HostError::Closed) } else { queued.request.check(step) }
+            if self.closed.load(Ordering::SeqCst) { Err(HostError::Closed) } else { request.check(step) }
         };
-        pin::pin(&queued.spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
+        pin::pin(spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
     }
 
     /// Ends this thread, and starts another if requests wait. Where that fails, they fail too.
@@ -148,7 +225,10 @@ impl Worker {
         if let Err(error) = self.ensure_thread(&mut queue) {
             let requests = std::mem::take(&mut queue.requests);
             drop(queue);
-            requests.into_iter().for_each(|queued| queued.request.deliver(Err(error.clone())));
+            for QueuedRequest { _met, answer, spec } in requests {
+                drop(spec);
+                answer.deliver(Err(error.clone()));
+            }
         }
     }
 

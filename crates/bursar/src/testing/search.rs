@@ -4,6 +4,7 @@ use super::{Finding, HazardExplanation, InjectedFault, Outcome, Race, Rig};
 use crate::memory::Build;
 use crate::{Gpu, Result, Stack, leaf};
 use bursar_core::{Bytes, DeviceId, Driver};
+use bursar_host::NumaWorkerPool;
 use bursar_sim::{Faults, Sim, SimBuilder};
 use std::fmt;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -215,6 +216,7 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             }
             Err(error) => Ok(Err(error.into())),
         };
+        settle_pinned_memory();
         sim.settle();
         let (trouble, has_panicked) = match ended {
             Ok(Ok(())) => (None, false),
@@ -228,6 +230,16 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
         let finding =
             hazard.map(|found| Finding::Hazard(Box::new(found))).or(trouble).or_else(|| leaks().map(Finding::Leak));
         (faults, RunResult { calls: sim.call_count(), finding, has_panicked })
+    }
+}
+
+/// Waits until the process's workers have released the pinned memory that was given up. What a driver failed to release they keep
+/// and try again, so that is done, too.
+fn settle_pinned_memory() {
+    // Where there are no workers, there is nothing to wait for.
+    if let Ok(workers) = NumaWorkerPool::global() {
+        workers.flush();
+        workers.retry_stranded();
     }
 }
 
