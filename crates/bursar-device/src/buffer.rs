@@ -147,12 +147,14 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Chooses the stream whose order the free follows: the one that uses the buffer last. The free comes after the
-    /// allocation and after every use that was submitted in any case.
+    /// allocation and after every use that was submitted in any case. A stream that is being captured into a graph is refused,
+    /// unless that of the buffer is part of the same capture.
     pub fn free_on(&mut self, stream: impl Into<Stream>) -> Result<()> {
-        let stream = stream.into();
-        match self.block {
-            Some(_) => self.gpu.context().check_stream(stream)?,
-            None => drop(self.gpu.context().hold(stream)?),
+        let (stream, context) = (stream.into(), self.gpu.context());
+        if self.block.is_some() && !context.is_captured_with(self.stream, stream) {
+            context.check_stream(stream)?;
+        } else {
+            drop(context.hold(stream)?);
         }
         self.freed_on = stream;
         Ok(())

@@ -202,6 +202,24 @@ impl DeviceContext {
         all.iter().find(|capture| capture.contains(stream)).cloned()
     }
 
+    /// Returns whether two streams are part of one capture that was made through this context.
+    ///
+    /// ```
+    /// # use bursar::{DeviceId, Gpu, Result, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let (stream, side) = (gpu.streams().lease()?, gpu.streams().lease()?);
+    /// gpu.capture(&stream, |capture| -> Result<()> {
+    ///     assert!(!gpu.context().is_captured_with(&stream, &side));
+    ///     capture.order(&stream, &side)?;
+    ///     assert!(gpu.context().is_captured_with(&stream, &side));
+    ///     capture.order(&side, &stream)
+    /// })?;
+    /// # Ok::<(), bursar::Error>(())
+    /// ```
+    pub fn is_captured_with(&self, stream: impl Into<Stream>, other: impl Into<Stream>) -> bool {
+        self.capture_of(stream.into()).is_some_and(|capture| capture.contains(other.into()))
+    }
+
     /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else
     /// leaves its streams alone from now on.
     pub(crate) fn announce_capture(&self, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {

@@ -1,7 +1,7 @@
 //! Buffers of no elements and of zeros inside captures, and those from outside that end before their graph.
 
 use super::{LEN, add_one, pooled};
-use bursar_core::{Bytes, Error, Graph, Result, StreamMisuse, tag};
+use bursar_core::{Bytes, DeviceBlock, Error, Graph, Result, StreamMisuse, tag};
 use bursar_device::{DeviceBuffer, Gpu, StreamLease};
 use bursar_sim::Sim;
 
@@ -33,6 +33,43 @@ fn z1_a_buffer_of_no_elements_holds_nothing_in_a_capture_too() {
     graph.launch(&stream).expect("launched");
     assert_eq!((kept.to_vec(), gpu.deferred_frees()), (Ok(vec![]), 0));
     sim.assert_clean();
+}
+
+#[test]
+fn z2_a_buffer_of_a_capture_is_freed_on_any_of_its_streams_and_on_none_of_another() {
+    for (seed, on_side) in (0..32).map(|seed| (seed / 2, seed % 2 == 0)) {
+        let sim = Sim::seeded(seed);
+        let gpu = pooled(&sim);
+        let [stream, side, other] = std::array::from_fn(|_| gpu.streams().lease().expect("room"));
+        let mut outside = gpu.buffer::<u32>(LEN, &other, tag!("outside")).expect("room");
+        let (graph, output) = gpu
+            .capture(&stream, |capture| -> Result<_> {
+                let gpu = capture.gpu();
+                capture.order(&stream, &side)?;
+                let (home, last) = if on_side { (&stream, &side) } else { (&side, &stream) };
+                let mut scratch = gpu.buffer::<u32>(LEN, home, tag!("scratch"))?;
+                gpu.submit(home, |work| work.fill(&mut scratch, 6))?;
+                add_one(gpu, last, &mut scratch)?;
+                let address = scratch.block().map(DeviceBlock::ptr);
+                scratch.free_on(last)?;
+                let refused = outside.free_on(last).expect_err("it is no part of the capture");
+                assert!(matches!(refused, Error::StreamMisuse { why: StreamMisuse::Capturing, .. }), "{refused}");
+                drop(scratch);
+                assert_eq!(gpu.deferred_frees(), 0, "seed {seed}: the free is captured");
+                capture.order(&side, &stream)?;
+                capture.order(&stream, &side)?;
+                let mut output = gpu.buffer::<u32>(LEN, last, tag!("output"))?;
+                assert_eq!(output.block().map(DeviceBlock::ptr), address, "seed {seed}: what was freed is used again");
+                gpu.submit(last, |work| work.fill(&mut output, 8))?;
+                capture.order(&side, &stream)?;
+                Ok(output)
+            })
+            .expect("captured");
+        graph.launch(&stream).expect("launched");
+        assert_eq!(output.to_vec().expect("read"), [8; LEN], "seed {seed}");
+        drop((output, graph, outside));
+        sim.assert_clean();
+    }
 }
 
 #[test]
