@@ -50,17 +50,7 @@ macro_rules! forwarded {
     (unsafe fn stream_query $($signature:tt)*) => {};
     (unsafe fn stream_synchronize $($signature:tt)*) => {};
     (unsafe fn copy_to_device $($signature:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $result {
-            self.inner.$method($($arg),*)
-        }
-    };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $result {
-            // SAFETY: the caller's own promise.
-            unsafe { self.inner.$method($($arg),*) }
-        }
-    };
+    ($($method:tt)*) => { bursar_core::forward_driver_method! { inner: $($method)* } };
 }
 
 // SAFETY: everything it returns comes from a driver that upholds the contract, but for the order of streams and the contents of

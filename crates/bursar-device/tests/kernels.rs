@@ -20,17 +20,7 @@ struct Hardware(Arc<Sim>);
 
 macro_rules! forwarded {
     (fn simulates $($signature:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $result {
-            self.0.$method($($arg),*)
-        }
-    };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $result {
-            // SAFETY: the caller's own promise.
-            unsafe { self.0.$method($($arg),*) }
-        }
-    };
+    ($($method:tt)*) => { bursar_core::forward_driver_method! { 0: $($method)* } };
 }
 
 // SAFETY: everything it returns comes from a driver that upholds the contract.

@@ -372,17 +372,7 @@ fn s8_the_driver_is_asked_for_that_priority() {
     struct Asked(Arc<Sim>, Mutex<Vec<i32>>);
     macro_rules! forwarded {
         (fn stream_create $($signature:tt)*) => {};
-        (fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-            fn $method(&self, $($arg: $type),*) -> $output {
-                self.0.$method($($arg),*)
-            }
-        };
-        (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-            unsafe fn $method(&self, $($arg: $type),*) -> $output {
-                // SAFETY: the caller's own promise.
-                unsafe { self.0.$method($($arg),*) }
-            }
-        };
+        ($($method:tt)*) => { bursar_core::forward_driver_method! { 0: $($method)* } };
     }
     // SAFETY: everything returned comes from a driver that upholds the contract.
     unsafe impl Driver for Asked {

@@ -40,17 +40,7 @@ impl WaitDropper {
 /// Defines a method that forwards unchanged, as all do but one.
 macro_rules! forwarded {
     (unsafe fn stream_wait $($signature:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $result {
-            self.inner.$method($($arg),*)
-        }
-    };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $result {
-            // SAFETY: the caller's own promise.
-            unsafe { self.inner.$method($($arg),*) }
-        }
-    };
+    ($($method:tt)*) => { bursar_core::forward_driver_method! { inner: $($method)* } };
 }
 
 // SAFETY: everything it returns comes from a driver that upholds the contract. Dropping a wait breaks the order of streams on

@@ -90,3 +90,20 @@ macro_rules! driver_methods {
         $($each! { unsafe fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$output> })*
     };
 }
+
+/// Defines a method of a driver, as [`driver_methods`] writes it, that forwards unchanged to the driver in a field of the wrapper.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! forward_driver_method {
+    ($to:tt: fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        fn $method(&self, $($arg: $type),*) -> $result {
+            self.$to.$method($($arg),*)
+        }
+    };
+    ($to:tt: unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        unsafe fn $method(&self, $($arg: $type),*) -> $result {
+            // SAFETY: the caller's own promise.
+            unsafe { self.$to.$method($($arg),*) }
+        }
+    };
+}
