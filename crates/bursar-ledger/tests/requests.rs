@@ -16,6 +16,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Longer than it takes to end a wait, and shorter than the wait would last.
 const SOON: Duration = Duration::from_secs(20);
 
+/// The number of times that a request is made and withdrawn.
+const ROUNDS: u32 = 300;
+
 /// A callback waits for memory: in the queue with an account of a tenant, and beside it with a reservation, which nobody queues for.
 #[test]
 fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
@@ -23,7 +26,8 @@ fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
     let all = Arc::new(ledger.reserve(Bytes(1000)).unwrap());
     all.charge(Bytes(1000)).unwrap();
     let accounts: [Arc<dyn Account>; 2] = [all.clone(), Arc::new(ledger.account().unwrap())];
-    for account in accounts {
+    // A request may be withdrawn at any moment of the wait, also just before it begins.
+    for account in (0..ROUNDS).flat_map(|_| accounts.clone()) {
         let (tell, told) = channel();
         let listener = ledger.on_request(move |_| {
             tell.send(()).unwrap();

@@ -11,7 +11,8 @@ use crate::system::now_ms;
 use bursar_core::{Bytes, Error, Result, interrupt_interval, is_interrupted};
 use std::time::{Duration, Instant};
 
-/// The interval at which dead processes are looked for where the kernel does not report deaths.
+/// The interval at which dead processes are looked for where the kernel does not report deaths, and withdrawals of a request that a
+/// wait is for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest deadline; one beyond it is never reached anyway.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -118,7 +119,9 @@ impl Ledger {
             if left.is_zero() || self.attachment.is_given_up() || is_interrupted() {
                 return self.give_up(&mut guard, entry, request, wait);
             }
-            let (measure, look) = (self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY));
+            // Whoever withdraws the request that this thread meets wakes it once, which may be just before it waits.
+            let looks = !sees_deaths || self.attachment.is_serving();
+            let (measure, look) = (self.probe.is_some().then_some(MEASURE_EVERY), looks.then_some(LOOK_EVERY));
             let timeouts = [measure, look, interrupt_interval(), Some(left)];
             book.words().wait(book.state_at(entry), book.waiting_state(entry), timeouts.into_iter().flatten().min());
             if book.has_left_queue(entry) {
