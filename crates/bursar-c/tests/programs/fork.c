@@ -1,5 +1,6 @@
 /* Y1: processes that are forked off while other threads are inside calls. Every call in them returns, is told so and changes
  * nothing; what the parent has stays its own. */
+#include "readings.h"
 #include "require.h"
 #include <pthread.h>
 #include <string.h>
@@ -59,15 +60,7 @@ static void *starts_threads(void *unused) {
 #define FORKED(call) REQUIRE((call) == BURSAR_FORKED)
 
 static void is_told_by_every_call(void) {
-    bursar_driver_facts driver_facts = {.struct_size = sizeof(driver_facts)};
-    bursar_device_facts facts = {.struct_size = sizeof(facts)};
-    bursar_device_memory memory = {.struct_size = sizeof(memory)};
-    bursar_statistics counts = {.struct_size = sizeof(counts)};
-    bursar_stack_reading stack_reading = {.struct_size = sizeof(stack_reading)};
-    bursar_sleep_report slept = {.struct_size = sizeof(slept)};
-    bursar_wake_report woken = {.struct_size = sizeof(woken)};
-    bursar_sleep_reading sleep_reading = {.struct_size = sizeof(sleep_reading)};
-    bursar_reservation_reading reading = {.struct_size = sizeof(reading)};
+    readings into = sized_readings();
     bursar_reserve_options forever = {.struct_size = sizeof(forever)};
     bursar_error error = {.struct_size = sizeof(error)};
     bursar_driver new_driver;
@@ -87,10 +80,10 @@ static void is_told_by_every_call(void) {
     FORKED(bursar_record_use(block, stream, BURSAR_WRITE));
     FORKED(bursar_stack_open(device, NULL, &new_stack));
     FORKED(bursar_stack_device(stack, &new_device));
-    FORKED(bursar_stack_read(stack, &stack_reading));
-    FORKED(bursar_device_sleep(device, NULL, &slept));
-    FORKED(bursar_device_wake(device, 0, &woken));
-    FORKED(bursar_device_sleep_read(device, &sleep_reading));
+    FORKED(bursar_stack_read(stack, &into.stack));
+    FORKED(bursar_device_sleep(device, NULL, &into.slept));
+    FORKED(bursar_device_wake(device, 0, &into.woken));
+    FORKED(bursar_device_sleep_read(device, &into.sleep));
     FORKED(bursar_stack_trim(stack, 0, &number));
     FORKED(bursar_granted_size(stack, 1, 0, &number));
     FORKED(bursar_graph_memory_open(stack, &new_stack));
@@ -109,20 +102,20 @@ static void is_told_by_every_call(void) {
     FORKED(bursar_reserve(device, MIB, &forever, &new_reservation));
     FORKED(bursar_share(device, &new_reservation));
     FORKED(bursar_available(device, &number));
-    FORKED(bursar_reservation_read(reservation, &reading));
+    FORKED(bursar_reservation_read(reservation, &into.reservation));
     FORKED(bursar_reservation_close(reservation));
     FORKED(bursar_cancellation_create(&new_cancellation));
     FORKED(bursar_cancel(cancellation));
     FORKED(bursar_cancellation_close(cancellation));
     FORKED(bursar_tag("a name of the child", &tag));
-    FORKED(bursar_device_statistics(device, &counts));
-    FORKED(bursar_device_statistics_of(device, BURSAR_UNTAGGED, &counts));
+    FORKED(bursar_device_statistics(device, &into.counts));
+    FORKED(bursar_device_statistics_of(device, BURSAR_UNTAGGED, &into.counts));
     FORKED(bursar_device_open(driver, 0, NULL, &new_device));
-    FORKED(bursar_device_read(driver, 0, &facts));
-    FORKED(bursar_device_memory_read(driver, 0, &memory));
+    FORKED(bursar_device_read(driver, 0, &into.device));
+    FORKED(bursar_device_memory_read(driver, 0, &into.memory));
     FORKED(bursar_device_close(device));
     FORKED(bursar_driver_open(NULL, &new_driver));
-    FORKED(bursar_driver_read(driver, &driver_facts));
+    FORKED(bursar_driver_read(driver, &into.driver));
     FORKED(bursar_driver_close(driver));
     REQUIRE(bursar_last_error(&error) == BURSAR_OK && error.status == BURSAR_FORKED);
     REQUIRE(strstr(error.message, "forked") != NULL);

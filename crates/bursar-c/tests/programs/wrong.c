@@ -1,5 +1,5 @@
 /* Y1: every call with arguments that make no sense. Each is an error value, and leaves what it was given as it was. */
-#include <bursar.h>
+#include "readings.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,15 +48,7 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     bursar_block out = {7, 7};
     bursar_reservation reservation = {id};
     bursar_cancellation cancellation = {id};
-    bursar_driver_facts driver_facts = {.struct_size = sizeof(driver_facts)};
-    bursar_device_facts facts = {.struct_size = sizeof(facts)};
-    bursar_device_memory memory = {.struct_size = sizeof(memory)};
-    bursar_statistics counts = {.struct_size = sizeof(counts)};
-    bursar_stack_reading stack_reading = {.struct_size = sizeof(stack_reading)};
-    bursar_sleep_report slept = {.struct_size = sizeof(slept)};
-    bursar_wake_report woken = {.struct_size = sizeof(woken)};
-    bursar_sleep_reading sleep_reading = {.struct_size = sizeof(sleep_reading)};
-    bursar_reservation_reading reading = {.struct_size = sizeof(reading)};
+    readings into = sized_readings();
     bursar_device new_device;
     bursar_stack new_stack;
     bursar_stream new_stream;
@@ -64,24 +56,24 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     uint64_t number;
     void *raw;
 
-    HANDLE(bursar_driver_read(driver, &driver_facts));
+    HANDLE(bursar_driver_read(driver, &into.driver));
     HANDLE(bursar_driver_close(driver));
-    HANDLE(bursar_device_read(driver, 0, &facts));
-    HANDLE(bursar_device_memory_read(driver, 0, &memory));
+    HANDLE(bursar_device_read(driver, 0, &into.device));
+    HANDLE(bursar_device_memory_read(driver, 0, &into.memory));
     HANDLE(bursar_device_open(driver, 0, NULL, &new_device));
     THAT(new_device.id == 0);
     HANDLE(bursar_device_close(device));
-    HANDLE(bursar_device_statistics(device, &counts));
-    HANDLE(bursar_device_statistics_of(device, BURSAR_UNTAGGED, &counts));
+    HANDLE(bursar_device_statistics(device, &into.counts));
+    HANDLE(bursar_device_statistics_of(device, BURSAR_UNTAGGED, &into.counts));
     HANDLE(bursar_stack_open(device, NULL, &new_stack));
     THAT(new_stack.id == 0);
     HANDLE(bursar_stack_close(no_stack));
     HANDLE(bursar_stack_device(no_stack, &new_device));
     THAT(new_device.id == 0);
-    HANDLE(bursar_stack_read(no_stack, &stack_reading));
-    HANDLE(bursar_device_sleep(device, NULL, &slept));
-    HANDLE(bursar_device_wake(device, 0, &woken));
-    HANDLE(bursar_device_sleep_read(device, &sleep_reading));
+    HANDLE(bursar_stack_read(no_stack, &into.stack));
+    HANDLE(bursar_device_sleep(device, NULL, &into.slept));
+    HANDLE(bursar_device_wake(device, 0, &into.woken));
+    HANDLE(bursar_device_sleep_read(device, &into.sleep));
     HANDLE(bursar_stack_trim(no_stack, 0, &number));
     HANDLE(bursar_granted_size(no_stack, 1, 0, &number));
     HANDLE(bursar_stream_create(device, 0, &new_stream));
@@ -108,7 +100,7 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     HANDLE(bursar_share(device, &new_reservation));
     THAT(new_reservation.id == 0);
     HANDLE(bursar_available(device, &number));
-    HANDLE(bursar_reservation_read(reservation, &reading));
+    HANDLE(bursar_reservation_read(reservation, &into.reservation));
     HANDLE(bursar_reservation_close(reservation));
     HANDLE(bursar_cancel(cancellation));
     HANDLE(bursar_cancellation_close(cancellation));
