@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -104,6 +105,17 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < ends, what
         time.sleep(0.005)
+
+
+@pytest.fixture
+def devices() -> Iterator[None]:
+    """A simulated device, of whose pool nothing is left from the test before."""
+    gc.collect()
+    bursar.use_driver("sim", sim_devices="1x8GiB")
+    bursar.use_pool()
+    yield
+    bursar.wake()
+    gc.collect()
 
 
 @pytest.fixture

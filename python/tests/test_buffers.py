@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import array
 import ctypes
-import gc
 import random
-from collections.abc import Iterator
 
 import bursar
 import pytest
 
-
-@pytest.fixture(autouse=True)
-def devices() -> Iterator[None]:
-    """A simulated device, of whose pool nothing is left from the test before."""
-    gc.collect()
-    bursar.use_driver("sim", sim_devices="1x8GiB")
-    bursar.use_pool()
-    yield
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("devices")
 
 
 def test_contents_are_copied_in_and_out() -> None:

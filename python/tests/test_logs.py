@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import errno
-import gc
 import gzip
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import bursar
 import pytest
 from conftest import Card
 
-
-@pytest.fixture(autouse=True)
-def devices() -> Iterator[None]:
-    """A simulated device, of whose pool nothing is left from the test before."""
-    gc.collect()
-    bursar.use_driver("sim", sim_devices="1x8GiB")
-    bursar.use_pool()
-    yield
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("devices")
 
 
 def test_a_log_has_what_happened(tmp_path: Path) -> None:

@@ -10,23 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import bursar
 import pytest
 from conftest import PATIENCE, Card, eventually
 
-
-@pytest.fixture(autouse=True)
-def devices() -> Iterator[None]:
-    """A simulated device, of whose pool nothing is left from the test before."""
-    gc.collect()
-    bursar.use_driver("sim", sim_devices="1x8GiB")
-    bursar.use_pool()
-    yield
-    bursar.wake()
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("devices")
 
 
 def held() -> int:

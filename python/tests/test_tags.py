@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import bursar
 import pytest
 
-
-@pytest.fixture(autouse=True)
-def devices() -> Iterator[None]:
-    """A simulated device, of whose pool nothing is left from the test before."""
-    gc.collect()
-    bursar.use_driver("sim", sim_devices="1x8GiB")
-    bursar.use_pool()
-    yield
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("devices")
 
 
 def counted() -> dict[str, int]:
