@@ -413,7 +413,8 @@ def test_y4_what_a_graph_has_left_behind_is_freed_while_its_stream_is_captured()
     with torch.cuda.graph(graph, stream=side):
         kept = empty(4 << 20)
     before = bursar.statistics()[0].live
-    with torch.cuda.graph(other, stream=side):
+    # In the other modes CUDA has no graph destroyed, whoever the memory is from.
+    with torch.cuda.graph(other, stream=side, capture_error_mode="relaxed"):
         del kept
         graph.reset()
         more = empty(1 << 20)

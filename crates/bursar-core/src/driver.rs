@@ -148,6 +148,10 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `stream` is a live stream of `device`.
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool>;
 
+    /// Makes a call of this thread that captures under way would forbid, in whichever mode they are: one that concerns none of
+    /// their streams.
+    fn beside_captures(&self, call: &mut dyn FnMut());
+
     /// Begins to capture a stream into a graph, in the relaxed mode. Until [`capture_end`](Self::capture_end), what is
     /// submitted to it becomes part of the graph instead of being run. So does what is submitted to streams that wait for
     /// an event of the capture; before its end, the stream that it began on waits for each of them.

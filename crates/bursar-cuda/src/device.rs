@@ -265,6 +265,17 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
     result
 }
 
+/// Makes a call in the relaxed capture mode where there is one; a driver that has none refuses the call itself.
+pub(crate) fn beside_captures(api: &Api, call: &mut dyn FnMut()) {
+    let made = relaxed(api, |_| {
+        call();
+        Ok(())
+    });
+    if made.is_err() {
+        call();
+    }
+}
+
 /// Runs `call` in the relaxed capture mode, and restores that of the thread.
 #[inline]
 fn relaxed<T>(api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> Result<T, Failure> {

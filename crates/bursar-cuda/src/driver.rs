@@ -3,7 +3,7 @@
 
 use crate::raw::sys::CUmemAccessDesc;
 use crate::raw::{Api, Failure};
-use crate::{Cuda, conv};
+use crate::{Cuda, conv, device};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
     MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
@@ -98,6 +98,10 @@ unsafe impl Driver for Cuda {
 
     fn simulates(&self) -> bool {
         false
+    }
+
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        device::beside_captures(&self.api, call);
     }
 
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {

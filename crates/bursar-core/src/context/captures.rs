@@ -22,6 +22,9 @@ pub(crate) struct Captures {
     all: Mutex<Vec<Arc<CaptureOrder>>>,
 }
 
+/// The captures under way in the process, on any device.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
 /// A point of a captured stream: after so many uses and frees there.
 pub(crate) type Point = (Stream, u64);
 
@@ -220,6 +223,23 @@ impl DeviceContext {
         self.capture_of(stream.into()).is_some_and(|capture| capture.contains(other.into()))
     }
 
+    /// Makes a call of the driver that concerns no captured stream, and that captures forbid to whoever does not say so. Those of other
+    /// devices do, too.
+    #[inline]
+    pub(crate) fn beside_captures<T>(&self, mut call: impl FnMut() -> T) -> T {
+        if UNDER_WAY.load(Ordering::Acquire) == 0 {
+            return call();
+        }
+        self.call_beside_captures(call)
+    }
+
+    #[cold]
+    fn call_beside_captures<T>(&self, mut call: impl FnMut() -> T) -> T {
+        let mut result = None;
+        self.driver.beside_captures(&mut || result = Some(call()));
+        result.unwrap_or_else(call)
+    }
+
     /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else
     /// leaves its streams alone from now on.
     pub(crate) fn announce_capture(&self, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {
@@ -229,6 +249,7 @@ impl DeviceContext {
         origin.map_or(Ok(()), |origin| self.enter_new(&order, origin))?;
         self.captures.all.lock().unwrap_or_else(PoisonError::into_inner).push(order.clone());
         self.captures.count.fetch_add(1, Ordering::AcqRel);
+        UNDER_WAY.fetch_add(1, Ordering::AcqRel);
         Ok(order)
     }
 
@@ -263,6 +284,7 @@ impl DeviceContext {
         let before = all.len();
         all.retain(|other| !Arc::ptr_eq(other, order));
         self.captures.count.fetch_sub(before - all.len(), Ordering::AcqRel);
+        UNDER_WAY.fetch_sub(before - all.len(), Ordering::AcqRel);
         drop(all);
         let exposed = std::mem::take(&mut order.state().exposed);
         exposed.into_iter().for_each(|stream| self.streams.conceal(stream));

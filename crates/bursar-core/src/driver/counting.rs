@@ -84,6 +84,7 @@ impl CountingDriver {
 macro_rules! counted {
     (fn listens $($signature:tt)*) => {};
     (fn simulates $($signature:tt)*) => {};
+    (fn beside_captures $($signature:tt)*) => {};
     (unsafe fn note $($signature:tt)*) => {};
     (fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
         fn $method(&self, $($arg: $type),*) -> $output {
@@ -109,6 +110,10 @@ unsafe impl Driver for CountingDriver {
 
     fn simulates(&self) -> bool {
         self.inner.simulates()
+    }
+
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        self.inner.beside_captures(call);
     }
 
     unsafe fn note(&self, device: DeviceId, note: Note) {

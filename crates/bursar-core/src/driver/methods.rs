@@ -25,6 +25,7 @@ macro_rules! driver_methods {
         $each! { fn simulates() -> bool }
         $each! { fn last_error(device: $crate::DeviceId) -> Option<$crate::DriverError> }
         $each! { fn stream_number(device: $crate::DeviceId, stream: $crate::RawStream) -> Option<u32> }
+        $each! { fn beside_captures(call: &mut dyn FnMut()) -> () }
         $each! { unsafe fn note(device: $crate::DeviceId, note: $crate::Note) -> () }
         $crate::driver_methods! { $each:
             fn facts() -> $crate::DeviceFacts;

@@ -115,6 +115,16 @@ fn d2_a_call_that_names_a_stream_leaves_the_current_context_unseen() {
 }
 
 #[test]
+fn z3_what_is_done_beside_captures_is_forbidden_by_none() {
+    let cuda = opened();
+    let mut results = Vec::new();
+    cuda.beside_captures(&mut || results.extend(each_on(&cuda, RawStream(0x50))));
+    assert!(results.iter().all(Result::is_ok) && results.len() == ON_STREAMS.len());
+    assert_eq!(seen(), ON_STREAMS.map(|(call, _)| (call, 0, RELAXED)));
+    assert_eq!(fake::with(|state| state.capture_mode), GLOBAL);
+}
+
+#[test]
 fn d2_a_driver_that_insists_on_a_current_context_is_given_one() {
     let cuda = opened();
     fake::with(|state| state.insists = true);

@@ -98,6 +98,7 @@ unsafe impl Driver for Hooked {
         fn last_error(device: DeviceId) -> Option<DriverError>;
         fn stream_number(device: DeviceId, stream: RawStream) -> Option<u32>;
         fn listens() -> bool;
+        fn beside_captures(call: &mut dyn FnMut()) -> ();
         fn simulates() -> bool;
         fn allocate(device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
         fn stream_create(device: DeviceId, priority: i32) -> DriverResult<RawStream>;

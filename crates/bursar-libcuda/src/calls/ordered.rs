@@ -10,6 +10,7 @@ use crate::state::Taken;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUdeviceptr, CUmemoryPool, CUstream};
 use bursar_core::DevicePtr;
+use bursar_sim::CaptureStatus;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -22,6 +23,10 @@ fn allocate_from(
 ) -> CallResult {
     let found = *process.state().pools.get(&pool).ok_or(INVALID)?;
     let device = found.device;
+    // Memory for another stream may have to be made, which captures forbid: so it was on an H200 with driver 580.
+    if process.sim().capture_status(target.on.device, target.on.raw)? == CaptureStatus::None {
+        process.check_captures()?;
+    }
     let at = process.on_device(target.on, device, |on| {
         Ok(process.sim().allocate_from_pool(device, on.raw, found.sim, bytes as u64)?.0)
     })?;

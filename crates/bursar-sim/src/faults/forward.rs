@@ -58,6 +58,10 @@ unsafe impl Driver for Faults {
         self.inner.simulates()
     }
 
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        self.inner.beside_captures(call);
+    }
+
     unsafe fn note(&self, device: DeviceId, note: Note) {
         self.counts.add(Call::Note);
         // SAFETY: the caller's own promise.

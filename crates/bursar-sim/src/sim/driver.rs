@@ -114,6 +114,10 @@ unsafe impl Driver for Sim {
         true
     }
 
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        call();
+    }
+
     #[track_caller]
     unsafe fn note(&self, device: DeviceId, note: Note) {
         if self.seed.is_none() {

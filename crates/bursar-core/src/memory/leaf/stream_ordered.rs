@@ -59,8 +59,10 @@ impl FailedFree {
             // SAFETY: the block was consumed when its free failed.
             unsafe { context.note(Note::Freed { ptr, stream: held.raw(), home: held.raw() }) };
         }
-        // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed, and the stream is held.
-        unsafe { context.driver().free_async(context.device(), held.raw(), self.base) }?;
+        context.beside_captures(|| {
+            // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed, and the stream is held.
+            unsafe { context.driver().free_async(context.device(), held.raw(), self.base) }
+        })?;
         Ok((stream, held))
     }
 }
@@ -122,9 +124,11 @@ impl AsyncMemory {
         stream: Stream,
         held: &StreamHold<'_>,
     ) -> Result<(), DriverError> {
-        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is
-        // held.
-        unsafe { self.context.driver().free_async(self.context.device(), held.raw(), base) }?;
+        self.context.beside_captures(|| {
+            // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is
+            // held.
+            unsafe { self.context.driver().free_async(self.context.device(), held.raw(), base) }
+        })?;
         self.pending.retire(&self.context, stream, held, granted);
         Ok(())
     }
@@ -204,8 +208,10 @@ impl DeviceMemoryResource for AsyncMemory {
         context.fault().check()?;
         let held = context.hold_for_memory(stream)?;
         let allocated = context.ask_for_memory(|| {
-            // SAFETY: the stream is live while it is held.
-            unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
+            context.beside_captures(|| {
+                // SAFETY: the stream is live while it is held.
+                unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
+            })
         });
         let base = allocated.map_err(|error| context.allocation_failed(error, granted))?;
         self.granted.0.fetch_add(granted.get(), Ordering::Release);
