@@ -312,6 +312,9 @@ def test_c1_what_a_group_has_is_in_no_other_plan(cluster: RayCluster) -> None:
 @needs_ray
 def test_c3_a_worker_that_crashes_is_not_out_of_memory_by_what_others_were_refused(cluster: RayCluster) -> None:
     ray, shares = modules()
+    # A job of its own, of which nothing was refused yet.
+    ray.shutdown()
+    cluster.connect()
     node = cluster.nodes[0]
     with node.seen(), pytest.raises(bursar.OutOfMemory), bursar.reserve("1TiB", device=0, timeout=0, label="outside"):
         pass
