@@ -129,8 +129,9 @@ def tag(name: str) -> Generator[None, None, None]:
     if not isinstance(name, str):
         raise TypeError(f"a tag is text, not {type(name).__name__}")
     variable = _native.tag_variable()
-    token = variable.set(name)
+    # First, because it refuses what cannot be a name, and nothing is named then.
     _native.set_tag(name)
+    token = variable.set(name)
     try:
         yield
     finally:

@@ -93,3 +93,13 @@ def test_a_tag_is_text(wrong: Any) -> None:
     with pytest.raises(TypeError, match="a tag is text"):
         with bursar.tag(wrong):
             pass
+
+
+def test_a_name_that_is_refused_names_nothing() -> None:
+    with pytest.raises(UnicodeEncodeError), bursar.tag("\ud800"):
+        pass
+    with bursar.tag("fine"):
+        kept = bursar.Buffer(4096)
+    plain = bursar.Buffer(4096)
+    assert counted()["fine"] == kept.nbytes
+    del plain

@@ -48,10 +48,11 @@ pub(crate) fn look_again(share: &Share) {
         return;
     }
     growth.looked = Some(Instant::now());
-    let before = share.held();
+    let before = share.charged_here();
     let Some(used) = nvml::used_here(share) else { return };
     // Memory is charged before it is taken and given back after it is free: the larger figure is nearer to what was taken.
-    let asked_for = before.max(share.held()).saturating_sub(growth.charged);
+    let Some((before, after)) = before.zip(share.charged_here()) else { return };
+    let asked_for = before.max(after).saturating_sub(growth.charged);
     let grown = used.saturating_sub(asked_for);
     if grown > growth.charged {
         // Of what does not fit any more, as much as does.

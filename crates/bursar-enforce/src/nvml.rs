@@ -160,7 +160,7 @@ pub(crate) fn taken_by_context(share: &Share, before: &Before) -> Taken {
     remember_number(&list, &before.pids);
     let exact = |bytes| Taken { bytes, is_exact: true };
     match used_here(share) {
-        Some(used) => exact(used.saturating_sub(share.held())),
+        Some(used) => exact(share.charged_here().map_or(0, |charged| used.saturating_sub(charged))),
         // Others are listed, and this process is not: it has nothing.
         None if !list.is_empty() => exact(0),
         None => {

@@ -16,10 +16,6 @@ use crate::entry::Entry;
 use crate::{gate, share, table};
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use std::mem::transmute;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// True once the program itself has an account with the ledger of its share.
-static CHARGES_ITSELF: AtomicBool = AtomicBool::new(false);
 
 /// Declares that this program looks at devices and takes none of their memory, as the command `bursar` does: it is told about the whole
 /// device, and not charged for a context.
@@ -39,7 +35,7 @@ pub(crate) extern "C" fn bursar_enforce_account_opened(uuid: *const u8) {
     if let gate::Admission::Share(share) = gate::share()
         && share.uuid().0 == uuid
     {
-        CHARGES_ITSELF.store(true, Relaxed);
+        share::note_own_account();
     }
 }
 
@@ -72,7 +68,7 @@ fn door(entry: &Entry) -> Option<*mut c_void> {
 macro_rules! door {
     ($($name:ident = $entry:path, ($($arg:ident: $type:ty),*);)*) => {$(
         extern "C" fn $name($($arg: $type),*) -> c_int {
-            let function = if CHARGES_ITSELF.load(Relaxed) { $entry.real() } else { $entry.wrapper() };
+            let function = if share::charges_itself() { $entry.real() } else { $entry.wrapper() };
             // SAFETY: both are functions of the driver's signature.
             let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function) };
             // SAFETY: the program's own call of the driver.

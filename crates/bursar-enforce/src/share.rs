@@ -82,6 +82,17 @@ impl Share {
         self.held.load(Relaxed)
     }
 
+    /// Returns the bytes of the device that this process is charged with, by whichever account; none where they cannot be told. What the
+    /// program charges itself with through Bursar is not among those that it [holds](Self::held) here.
+    pub(crate) fn charged_here(&self) -> Option<u64> {
+        if !charges_itself() {
+            return Some(self.held());
+        }
+        let reading = self.own.ledger().reading().ok()?;
+        let here = reading.processes.iter().filter(|process| process.pid == std::process::id());
+        Some(here.map(|process| process.held.get()).sum())
+    }
+
     /// Charges all of `bytes` or nothing. Returns whether it did, and explains nothing.
     #[inline]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
@@ -161,6 +172,19 @@ impl Share {
             self.own.release(Bytes(rest));
         }
     }
+}
+
+/// True once the program itself has an account with the ledger of its share.
+static CHARGES_ITSELF: AtomicBool = AtomicBool::new(false);
+
+/// Takes note that the program itself has an account with the ledger of its share.
+pub(crate) fn note_own_account() {
+    CHARGES_ITSELF.store(true, Relaxed);
+}
+
+/// Returns whether the program itself has an account with the ledger of its share.
+pub(crate) fn charges_itself() -> bool {
+    CHARGES_ITSELF.load(Relaxed)
 }
 
 /// True once this process has taken something of a device, even if only a context.

@@ -2,9 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::scene::Scene;
-use bursar_core::Bytes;
+use bursar::cuda::Cuda;
+use bursar::prelude::*;
 use std::ffi::{CStr, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
 
 const OUT_OF_MEMORY: c_int = 2;
 const PAGE: usize = 2 << 20;
@@ -121,6 +124,44 @@ fn e1_a_program_in_rust_is_charged_exactly_and_refused_at_the_byte() {
     let share = scene.share(Bytes::mib(64));
     scene.plays("rust_program::role", &share, |command| command);
     scene.assert_returned(&share);
+}
+
+#[test]
+fn e7_what_bursar_holds_is_not_charged_again_when_another_is_refused() {
+    let scene = Scene::new();
+    let share = scene.share(Bytes::gib(1));
+    scene.plays("rust_program::mixed", &share, |command| command.env("BURSAR_LEDGER_DIR", &scene.folder));
+    scene.assert_returned(&share);
+}
+
+/// The program that the test above starts: one part of it uses Bursar, another the driver.
+#[test]
+#[ignore = "a program for another test"]
+fn mixed() {
+    let context = DeviceContext::open(Cuda::load().expect("the simulated libcuda"), DeviceId(0)).expect("a device");
+    assert_eq!(call!(c"cuCtxSetCurrent"(context.raw_context().0 as Handle => Handle)), 0);
+    // By the share, and by an account beside it.
+    for beside in [false, true] {
+        let ledger = Ledger::for_device(&context).expect("a ledger");
+        let budget = match beside {
+            false => Ledgers::default().budget(),
+            true => GlobalDeviceBudget::shared(Arc::new(ledger.reserve(Bytes::mib(300)).expect("there is room"))),
+        };
+        let stack = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
+        let gpu = Gpu::with_context(&context, &stack).expect("a stack");
+        let stream = gpu.streams().lease().expect("a stream");
+        let held = || ledger.reading().expect("a ledger").held.get();
+        let block = gpu.buffer::<u8>(200 << 20, &stream, tag!("bursar's")).expect("it fits");
+        let before = held();
+        let mut at = 0;
+        assert_eq!(call!(c"cuMemAlloc_v2"(&raw mut at => *mut u64, 1 << 31 => usize)), OUT_OF_MEMORY);
+        assert_eq!(held(), before, "after a refusal");
+        drop(block);
+        gpu.context().trim();
+        assert_eq!(held(), before - (200 << 20), "nothing of it is left");
+        // The next look is a second later at the earliest.
+        std::thread::sleep(Duration::from_millis(1100));
+    }
 }
 
 /// The program that the test above starts.
