@@ -273,15 +273,15 @@ fn m5_a_ledger_shows_what_pools_and_statistics_know_until_the_stacks_are_gone() 
     let stream = context.create_stream(0).expect("a stream");
     let weights = memory.allocate(3 << 30, 256, stream, tag!("weights")).expect("room");
     let cache = memory.allocate(1 << 30, 256, stream, tag!("kv-cache")).expect("room");
-    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(4));
+    // Tags and pools are looked at one after the other, perhaps with an allocation between them; the next look has both.
+    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(4) && usage.holders.len() == 2);
     let holders: Vec<_> = usage.holders.iter().map(|holder| (&*holder.tag, holder.live)).collect();
     assert_eq!(holders, [("weights", Bytes::gib(3)), ("kv-cache", Bytes::gib(1))]);
     assert_eq!((usage.cached, usage.peak), (Bytes::ZERO, Bytes::gib(4)));
 
     memory.deallocate(weights, stream).expect("its own");
-    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(1));
+    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(1) && usage.holders.len() == 1);
     assert_eq!((usage.cached, usage.peak), (Bytes::gib(3), Bytes::gib(4)));
-    assert_eq!(usage.holders.len(), 1);
     memory.deallocate(cache, stream).expect("its own");
     drop((memory, ledgers));
     assert_eq!(ledger.reading().expect("works").processes[0].usage, None);
@@ -305,7 +305,8 @@ fn m5_what_several_handles_publish_of_a_device_is_shown_once() {
     let block = stacks[0].allocate(2 << 30, 256, stream, tag!("weights")).expect("room");
     cache(&stacks[1], Bytes::gib(1), stream);
     for ledger in &ledgers {
-        let usage = shown(ledger, |usage| usage.live + usage.cached >= Bytes::gib(3));
+        // What is cached was live a moment ago, which may have been published.
+        let usage = shown(ledger, |usage| usage.cached > Bytes::ZERO);
         assert_eq!((usage.live, usage.cached, usage.peak), (Bytes::gib(2), Bytes::gib(1), Bytes::gib(3)));
     }
     if shared.is_none() {
