@@ -1,20 +1,11 @@
 /* Y1: reservations of several processes, one of which is killed while it holds what another waits for. */
-#include "require.h"
+#include "device.h"
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static const uint64_t MIB = (uint64_t)1 << 20;
-
-static bursar_device open_device(void) {
-    bursar_driver driver;
-    bursar_device device;
-    REQUIRE(bursar_driver_open(NULL, &driver) == BURSAR_OK);
-    REQUIRE(bursar_device_open(driver, 0, NULL, &device) == BURSAR_OK);
-    REQUIRE(bursar_driver_close(driver) == BURSAR_OK);
-    return device;
-}
 
 /* Sets memory aside, holds some of it, says so and stays. */
 static void holds(int ready) {

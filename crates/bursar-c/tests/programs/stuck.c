@@ -1,5 +1,5 @@
 /* Requests for reservations while a stopped process has the lock of the ledger: none waits for longer than it was told to. */
-#include "require.h"
+#include "device.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,15 +18,6 @@ static const uint64_t TAKEN = (((uint64_t)1 << 38) | 1) * 227;
 static const double SOON = 3.0;
 
 static bursar_cancellation cancellation;
-
-static bursar_device open_device(void) {
-    bursar_driver driver;
-    bursar_device device;
-    REQUIRE(bursar_driver_open(NULL, &driver) == BURSAR_OK);
-    REQUIRE(bursar_device_open(driver, 0, NULL, &device) == BURSAR_OK);
-    REQUIRE(bursar_driver_close(driver) == BURSAR_OK);
-    return device;
-}
 
 /* Opens the ledger, says so and stays for as long as its parent does. */
 static void stays(int ready) {
