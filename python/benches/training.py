@@ -1,8 +1,8 @@
 """Workloads under every allocator: what each held, how long a step took, and the largest batch that fits.
 
-Prints a line of JSON for each workload and allocator. The processes of a workload's allocators live at the same time and run
-the workload in turns, from its beginning and with the same numbers, so that a step of one is the same work as that of the
-others. Equal hashes of losses are losses equal to the bit.
+Prints a line of JSON for each workload and allocator. The processes of a workload's allocators live at the same time and take
+turns after every step, with the same numbers, so that a step of one is the same work as that of the others and runs beside it
+on a host that is never equally busy for long. Equal hashes of losses are losses equal to the bit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import gc
 import hashlib
 import json
+import random
 import statistics
 import sys
 import time
@@ -37,6 +38,8 @@ class Run:
         self.device, self.batch = ("cpu", 2) if smoke else ("cuda", workloads.BATCHES[workload])
         self.steps = 3 if smoke else workloads.STEPS[workload]
         self.peaks: dict[str, object] = {}
+        self.running: Any = None
+        self.done = 0
         torch.use_deterministic_algorithms(True, warn_only=True)
         if smoke:
             torch.set_num_threads(1)
@@ -46,21 +49,22 @@ class Run:
 
         return workloads.ALL[self.workload](batch, steps, self.device, self.seed, self.smoke)
 
-    def turn(self) -> dict[str, Any]:
-        """Runs the workload from its beginning; returns the losses and the seconds of each step."""
-        losses, times, before = [], [], 0.0
-        for number, loss in enumerate(self.begin(self.batch, WARM + self.steps)):
-            now = time.perf_counter()
-            losses.append(loss.hex())
-            if number >= WARM:
-                times.append(now - before)
-            before = now
+    def step(self) -> dict[str, Any]:
+        """Runs the next step of the workload, which begins again after its last; returns its loss and its seconds."""
+        self.running = self.running or self.begin(self.batch, WARM + self.steps)
+        began = time.perf_counter()
+        loss = next(self.running)
+        took = time.perf_counter() - began
+        self.done += 1
+        if self.done < WARM + self.steps:
+            return {"loss": loss.hex(), "seconds": took}
         if self.allocator is not None and not self.peaks:
             # Those of a process that ran the workload once.
             allocated, reserved = self.allocator.peak_allocated(), self.allocator.peak_reserved()
             self.peaks = {"peak_allocated": allocated, "peak_reserved": reserved, "ratio": round(reserved / allocated, 4)}
+        self.running, self.done = None, 0
         gc.collect()
-        return {"losses": losses, "times": times, "more": {"batch": self.batch, **self.peaks, **self.pool()}}
+        return {"loss": loss.hex(), "seconds": took, "more": {"batch": self.batch, **self.peaks, **self.pool()}}
 
     def pool(self) -> dict[str, object]:
         """Returns what the pool did, where it is ours."""
@@ -113,14 +117,14 @@ class Run:
 
 
 def take_turns(options: argparse.Namespace) -> None:
-    """Runs the workload once for each line of the input."""
+    """Runs a step of the workload for each line of the input, or looks for the largest batch."""
     workload, name = options.one
     allocators.prepare(name)
     limit = int(options.largest_under * GIB) or None
     run = Run(workload, name, limit, options.seed, options.smoke)
     print("ready", flush=True)
     for _ in sys.stdin:
-        answer = run.largest(options.seconds) if limit else run.turn()
+        answer = run.largest(options.seconds) if limit else run.step()
         print(json.dumps(answer), flush=True)
 
 
@@ -132,34 +136,66 @@ def worker(workload: str, name: str, options: argparse.Namespace) -> Worker:
 
 
 def compare(workers: list[Worker], options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """Has the workers run a workload in turns, and returns what each did."""
-    turns: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    """Has the workers run a workload, a step of each in turn, and returns what each did."""
+    rounds: list[dict[str, list[dict[str, Any]]]] = []
     began = time.monotonic()
-    for done in range(1, options.rounds + 1):
-        for worker in workers:
-            worker.ask()
-            if answer := worker.answer():
-                turns[worker.name].append(json.loads(answer))
-        if (time.monotonic() - began) * (done + 1) / done > options.seconds:
+    while len(rounds) < options.rounds:
+        rounds.append(one_round(workers))
+        if (time.monotonic() - began) * (len(rounds) + 1) / len(rounds) > options.seconds:
             break
-    results: dict[str, dict[str, object]] = {}
-    for name, ran in turns.items():
-        if not ran:
-            results[name] = {"failed": True}
-            continue
-        each = list(zip(*(turn["times"] for turn in ran)))
-        results[name] = {
-            "rounds": len(ran),
-            "steps": len(ran[0]["losses"]),
-            "step_ms": round(1000 * statistics.median(time for times in each for time in times), 3),
-            "best_step_ms": round(1000 * statistics.mean(min(times) for times in each), 3),
-            "losses": hashlib.sha256(" ".join(ran[0]["losses"]).encode()).hexdigest()[:16],
-            "last_loss": float.fromhex(ran[0]["losses"][-1]),
-            "same_in_all_rounds": all(turn["losses"] == ran[0]["losses"] for turn in ran),
-            **ran[0]["more"],
-            **{key: value for key, value in ran[-1]["more"].items() if key == "pool"},
-        }
-    return results
+    return {worker.name: result(worker.name, rounds) for worker in workers}
+
+
+def one_round(workers: list[Worker]) -> dict[str, list[dict[str, Any]]]:
+    """Has every worker run the workload once; returns the steps of those that finished it."""
+    steps: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    going = list(workers)
+    while going:
+        # Whoever runs after another finds the caches as that one left them, so nobody is always the same one's successor.
+        random.shuffle(going)
+        for worker in list(going):
+            worker.ask()
+            answer = worker.answer()
+            if not answer:
+                steps.pop(worker.name)
+                going.remove(worker)
+                continue
+            steps[worker.name].append(json.loads(answer))
+            if "more" in steps[worker.name][-1]:
+                going.remove(worker)
+    return steps
+
+
+def result(name: str, rounds: list[dict[str, list[dict[str, Any]]]]) -> dict[str, object]:
+    """Returns what a worker did in all rounds, and how long its steps took beside those of the others."""
+    ran = [steps for steps in rounds if name in steps]
+    if not ran:
+        return {"failed": True}
+    losses = [[step["loss"] for step in steps[name]] for steps in ran]
+    seconds = [[step["seconds"] for step in steps[name][WARM:]] for steps in ran]
+    beside = {}
+    for other in ran[0]:
+        if other != name:
+            ratios = sorted(
+                ours["seconds"] / theirs["seconds"]
+                for steps in ran
+                if other in steps
+                for ours, theirs in zip(steps[name][WARM:], steps[other][WARM:])
+            )
+            beside[other] = [round(ratios[len(ratios) * part // 4], 4) for part in (1, 2, 3)]
+    last = [steps[name][-1]["more"] for steps in ran]
+    return {
+        "rounds": len(ran),
+        "steps": len(losses[0]),
+        "step_ms": round(1000 * statistics.median(time for times in seconds for time in times), 3),
+        "best_step_ms": round(1000 * statistics.mean(map(min, zip(*seconds))), 3),
+        "beside": beside,
+        "losses": hashlib.sha256(" ".join(losses[0]).encode()).hexdigest()[:16],
+        "last_loss": float.fromhex(losses[0][-1]),
+        "same_in_all_rounds": all(each == losses[0] for each in losses),
+        **last[0],
+        **{key: value for key, value in last[-1].items() if key == "pool"},
+    }
 
 
 def largest(workers: list[Worker], options: argparse.Namespace) -> dict[str, dict[str, object]]:
