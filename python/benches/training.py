@@ -21,9 +21,9 @@ import allocators
 from workers import Worker
 
 GIB = 1 << 30
-#: The steps of each turn that are not timed.
+#: The steps at the beginning of a workload that are not timed.
 WARM = 3
-WORKLOADS = ("transformer", "resnet", "generation")
+WORKLOADS = ("transformer", "resnet", "generation", "decoding")
 
 
 class Run:
@@ -36,10 +36,9 @@ class Run:
         self.workload, self.name, self.seed, self.smoke = workload, name, seed, smoke
         self.allocator = None if smoke else allocators.use(name, limit)
         self.device, self.batch = ("cpu", 2) if smoke else ("cuda", workloads.BATCHES[workload])
-        self.steps = 3 if smoke else workloads.STEPS[workload]
+        self.steps = WARM + (3 if smoke else workloads.STEPS[workload])
         self.peaks: dict[str, object] = {}
         self.running: Any = None
-        self.done = 0
         torch.use_deterministic_algorithms(True, warn_only=True)
         if smoke:
             torch.set_num_threads(1)
@@ -50,21 +49,20 @@ class Run:
         return workloads.ALL[self.workload](batch, steps, self.device, self.seed, self.smoke)
 
     def step(self) -> dict[str, Any]:
-        """Runs the next step of the workload, which begins again after its last; returns its loss and its seconds."""
-        self.running = self.running or self.begin(self.batch, WARM + self.steps)
+        """Runs the next step of the workload; returns its loss and its seconds, and once it is over what was held."""
+        self.running = self.running or self.begin(self.batch, self.steps)
         began = time.perf_counter()
-        loss = next(self.running)
+        loss = next(self.running, None)
         took = time.perf_counter() - began
-        self.done += 1
-        if self.done < WARM + self.steps:
+        if loss is not None:
             return {"loss": loss.hex(), "seconds": took}
         if self.allocator is not None and not self.peaks:
             # Those of a process that ran the workload once.
             allocated, reserved = self.allocator.peak_allocated(), self.allocator.peak_reserved()
             self.peaks = {"peak_allocated": allocated, "peak_reserved": reserved, "ratio": round(reserved / allocated, 4)}
-        self.running, self.done = None, 0
+        self.running = None
         gc.collect()
-        return {"loss": loss.hex(), "seconds": took, "more": {"batch": self.batch, **self.peaks, **self.pool()}}
+        return {"batch": self.batch, **self.peaks, **self.pool()}
 
     def pool(self) -> dict[str, object]:
         """Returns what the pool did, where it is ours."""
@@ -157,11 +155,11 @@ def one_round(workers: list[Worker]) -> dict[str, list[dict[str, Any]]]:
             worker.ask()
             answer = worker.answer()
             if not answer:
-                steps.pop(worker.name)
+                del steps[worker.name]
                 going.remove(worker)
                 continue
             steps[worker.name].append(json.loads(answer))
-            if "more" in steps[worker.name][-1]:
+            if "loss" not in steps[worker.name][-1]:
                 going.remove(worker)
     return steps
 
@@ -171,19 +169,14 @@ def result(name: str, rounds: list[dict[str, list[dict[str, Any]]]]) -> dict[str
     ran = [steps for steps in rounds if name in steps]
     if not ran:
         return {"failed": True}
-    losses = [[step["loss"] for step in steps[name]] for steps in ran]
-    seconds = [[step["seconds"] for step in steps[name][WARM:]] for steps in ran]
+    losses = [[step["loss"] for step in steps[name][:-1]] for steps in ran]
+    seconds = [[step["seconds"] for step in steps[name][WARM:-1]] for steps in ran]
     beside = {}
     for other in ran[0]:
         if other != name:
-            ratios = sorted(
-                ours["seconds"] / theirs["seconds"]
-                for steps in ran
-                if other in steps
-                for ours, theirs in zip(steps[name][WARM:], steps[other][WARM:])
-            )
+            pairs = (zip(steps[name][WARM:-1], steps[other][WARM:-1]) for steps in ran if other in steps)
+            ratios = sorted(ours["seconds"] / theirs["seconds"] for each in pairs for ours, theirs in each)
             beside[other] = [round(ratios[len(ratios) * part // 4], 4) for part in (1, 2, 3)]
-    last = [steps[name][-1]["more"] for steps in ran]
     return {
         "rounds": len(ran),
         "steps": len(losses[0]),
@@ -193,8 +186,8 @@ def result(name: str, rounds: list[dict[str, list[dict[str, Any]]]]) -> dict[str
         "losses": hashlib.sha256(" ".join(losses[0]).encode()).hexdigest()[:16],
         "last_loss": float.fromhex(losses[0][-1]),
         "same_in_all_rounds": all(each == losses[0] for each in losses),
-        **last[0],
-        **{key: value for key, value in last[-1].items() if key == "pool"},
+        **ran[0][name][-1],
+        **{key: value for key, value in ran[-1][name][-1].items() if key == "pool"},
     }
 
 

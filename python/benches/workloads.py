@@ -1,4 +1,4 @@
-"""Three programs whose tensors have many sizes: two that train, and one that generates text."""
+"""Programs whose tensors have many sizes: two that train, and one that generates text in two ways."""
 
 from __future__ import annotations
 
@@ -118,25 +118,39 @@ def resnet(batch: int, steps: int, device: str, seed: int, small: bool) -> Itera
 
 
 def generation(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[float]:
-    """Generates text with caches that grow by a word a step, for prompts of all lengths; yields a sum of the scores."""
-    (numbers, data), words = _begin(device, seed), 256 if small else 32_000
-    with torch.device(device):
-        model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16))).eval()
-    with torch.no_grad():
-        for _ in range(steps):
-            prompt, more = (8, 8) if small else (numbers.randrange(32, 512), numbers.randrange(16, 96))
-            rows = max(1, batch * numbers.randrange(50, 101) // 100)
-            ids = torch.randint(0, words, (rows, prompt), device=device, generator=data)
-            scores, caches = model(ids)
-            for _ in range(more):
-                scores, caches = model(scores[:, -1:].argmax(dim=-1), caches)
+    """Generates texts with caches that grow by a word at a time, for prompts of all lengths; yields a sum of each one's scores."""
+    for is_last, scores in _words(batch, steps, device, seed, small):
+        if is_last:
             yield scores.float().sum().item()
 
 
-ALL = {"transformer": transformer, "resnet": resnet, "generation": generation}
+def decoding(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[float]:
+    """Generates the same texts and looks at every word, as whoever waits for the end of a text does."""
+    for _, scores in _words(batch, steps, device, seed, small):
+        yield scores.float().sum().item()
+
+
+def _words(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[tuple[bool, Any]]:
+    """Generates texts; yields the scores of each word, and whether it is the last of its text."""
+    (numbers, data), words = _begin(device, seed), 256 if small else 32_000
+    with torch.device(device):
+        model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16))).eval()
+    for _ in range(steps):
+        prompt, more = (8, 8) if small else (numbers.randrange(32, 512), numbers.randrange(16, 96))
+        rows = max(1, batch * numbers.randrange(50, 101) // 100)
+        ids = torch.randint(0, words, (rows, prompt), device=device, generator=data)
+        with torch.no_grad():
+            scores, caches = model(ids)
+        for left in range(more, 0, -1):
+            with torch.no_grad():
+                scores, caches = model(scores[:, -1:].argmax(dim=-1), caches)
+            yield left == 1, scores
+
+
+ALL = {"transformer": transformer, "resnet": resnet, "generation": generation, "decoding": decoding}
 #: The batch that is timed.
-BATCHES = {"transformer": 8, "resnet": 64, "generation": 16}
+BATCHES = {"transformer": 8, "resnet": 64, "generation": 16, "decoding": 16}
 #: The steps that are timed, after those that warm up.
-STEPS = {"transformer": 30, "resnet": 30, "generation": 8}
+STEPS = {"transformer": 30, "resnet": 30, "generation": 8, "decoding": 5}
 #: The steps that a batch has to fit in.
-FITTING_STEPS = {"transformer": 4, "resnet": 4, "generation": 2}
+FITTING_STEPS = {"transformer": 4, "resnet": 4, "generation": 2, "decoding": 2}
