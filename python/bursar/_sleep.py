@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from . import _native
 from ._devices import DeviceName, device_index
 from ._timeouts import seconds
+from .errors import StreamMisuse
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,12 @@ def awake() -> Iterator[None]:
 
 
 def _synchronize() -> None:
-    """Waits for what PyTorch has launched."""
+    """Waits for what PyTorch has launched. A capture does not bear that, so it is refused before."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
+        _native.torch_check_captures()
+        if torch.cuda.is_current_stream_capturing():
+            raise StreamMisuse("PyTorch's current stream is being captured into a graph: memory sleeps before that or after")
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
 

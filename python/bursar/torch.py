@@ -83,6 +83,11 @@ def pool() -> Any:
 def _check_usable(torch: Any) -> None:
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise Unsupported(f"PyTorch {torch.__version__} was built without CUDA")
+    if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
+        raise Unsupported(
+            "PyTorch was told to use cudaMallocAsync, and takes no other allocator then: leave `backend:cudaMallocAsync` out of "
+            "PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
+        )
     if _native.driver()[0] != "cuda":
         raise Unsupported("PyTorch needs a GPU: the devices are simulated")
 

@@ -82,8 +82,8 @@ mod _native {
     use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, tag_variable, trim, use_pool};
     #[pymodule_export]
     use super::torch::{
-        torch_blocks, torch_counts, torch_fraction, torch_functions, torch_ranges, torch_reset_peaks,
-        torch_reset_totals,
+        torch_blocks, torch_check_captures, torch_counts, torch_fraction, torch_functions, torch_ranges,
+        torch_reset_peaks, torch_reset_totals,
     };
     #[pymodule_export]
     use super::torch_refusal::torch_observe_refusals;

@@ -34,18 +34,19 @@ fn or_throw<T>(device: u32, bytes: u64, act: impl FnOnce() -> Result<T, Failure>
 #[cold]
 #[inline(never)]
 fn refuse(device: u32, bytes: u64, failure: Failure) -> ! {
-    let kind = failure.is_capacity();
-    let message = match kind {
+    // What no device has is out of memory to PyTorch, negative sizes among it, which it takes for large ones.
+    let is_for_memory = failure.is_capacity() || bytes > isize::MAX as u64;
+    let message = match is_for_memory {
         true => torch_refusal::describe(device, bytes, &failure),
         false => format!("bursar: {failure}"),
     };
     drop(failure);
-    throw::throw(if kind { Kind::OutOfMemory } else { Kind::Other }, message)
+    throw::throw(if is_for_memory { Kind::OutOfMemory } else { Kind::Other }, message)
 }
 
 /// Allocates memory on a stream.
 extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    if bytes <= 0 {
+    if bytes == 0 {
         return std::ptr::null_mut();
     }
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
@@ -173,6 +174,13 @@ pub(crate) fn torch_fraction(device: u32) -> Result<f64, Failure> {
     let device = pool.device(DeviceId(device))?;
     let limit = device.limit.readings().first().map_or(Bytes::ZERO, |reading| reading.limit);
     Ok(limit.get() as f64 / device.context.facts().total.get().max(1) as f64)
+}
+
+/// Fails if a stream that PyTorch uses the pool on is being captured into a graph.
+#[pyfunction]
+pub(crate) fn torch_check_captures() -> Result<(), Failure> {
+    let devices = pool::current().into_iter().flat_map(pool::Pool::numbered);
+    devices.into_iter().try_for_each(|(number, device)| torch_capture::check_none_is_captured(device, number))
 }
 
 /// Finds the block that an address lies in.

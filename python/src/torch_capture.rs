@@ -48,7 +48,7 @@ struct Arena {
     /// The blocks of it that are outside.
     outside: usize,
     /// The capture under way.
-    capture: Option<ForeignCapture>,
+    capture: Option<Arc<ForeignCapture>>,
     memory: GraphMemory,
 }
 
@@ -83,6 +83,7 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
 /// Begins to direct what `filter` applies to into an arena.
 pub(crate) fn begin(device: &PoolDevice, number: u32, id: PoolId, filter: CaptureFilter) -> Result<(), Failure> {
     let _relaxed = Relaxed::enter();
+    end_failed(device, number)?;
     let known = with_state(|state| state.arenas.get(&(number, id)).map(|arena| arena.memory.clone()));
     // The stream that memory is taken on is made before the capture begins.
     let memory = known.map_or_else(|| GraphMemory::new(device.memory.clone()), Ok)?;
@@ -94,7 +95,7 @@ pub(crate) fn begin(device: &PoolDevice, number: u32, id: PoolId, filter: Captur
         });
         (arena.memory.clone(), arena.capture.is_some())
     });
-    let capture = if is_captured { None } else { Some(memory.capture_of_any()?) };
+    let capture = if is_captured { None } else { Some(Arc::new(memory.capture_of_any()?)) };
     with_state(|state| {
         if let Some(arena) = state.arenas.get_mut(&(number, id)) {
             arena.capture = arena.capture.take().or(capture);
@@ -104,6 +105,30 @@ pub(crate) fn begin(device: &PoolDevice, number: u32, id: PoolId, filter: Captur
     });
     device.captures.fetch_add(1, Ordering::AcqRel);
     Ok(device.streams.expose(&device.context)?)
+}
+
+/// Ends the captures that have failed: PyTorch announces no end of those, and captures the same stream again.
+fn end_failed(device: &PoolDevice, number: u32) -> Result<(), Failure> {
+    let under_way: Vec<_> = with_state(|state| {
+        let State { captures, arenas, .. } = state;
+        // Of two that were announced for one memory, the later may not have begun.
+        let is_one = |key: &(u32, PoolId)| captures.iter().filter(|of| (of.device, of.id) == *key).count() == 1;
+        let on_device = arenas.iter().filter(|(key, _)| key.0 == number && is_one(key));
+        on_device.filter_map(|((_, id), arena)| Some((*id, arena.capture.clone()?))).collect()
+    });
+    for (id, capture) in under_way {
+        if capture.is_over()? {
+            drop(capture);
+            end(device, number, id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fails if a stream of the pool is captured, once what failed is known to be over.
+pub(crate) fn check_none_is_captured(device: &PoolDevice, number: u32) -> Result<(), Failure> {
+    end_failed(device, number)?;
+    Ok(device.streams.all().into_iter().try_for_each(|stream| device.context.check_stream(stream))?)
 }
 
 /// Ends that.

@@ -472,6 +472,52 @@ def test_y4_other_threads_allocate_while_a_stream_is_captured() -> None:
     del kept, graph
 
 
+def test_y4_captures_that_fail_leave_nothing_behind() -> None:
+    """PyTorch announces no end of a capture that fails, and captures the same stream again."""
+    program = """
+bursar.torch.enable()
+x = torch.ones(1 << 20, device="cuda")
+for _ in range(3):
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            y = x * 2
+            float(y.sum())
+    except RuntimeError as error:
+        assert "bursar" not in str(error), error
+    torch.cuda.set_stream(torch.cuda.default_stream())
+    y = None
+    del graph
+assert float(torch.full((1 << 20,), 3.0, device="cuda").sum()) == 3.0 * (1 << 20)
+bursar.sleep()
+bursar.wake()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 4
+graph.replay()
+assert float(y.sum()) == 4.0 * (1 << 20)
+print("fine")
+"""
+    assert run(program) == "fine\n"
+
+
+@pytest.mark.parametrize("allocates", [True, False])
+def test_z9_sleep_is_refused_in_a_capture_which_goes_on(allocates: bool) -> None:
+    x, graph = empty(1 << 20).fill_(3), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 if allocates else x.mul_(2)
+        with pytest.raises(bursar.StreamMisuse, match="captured"):
+            bursar.sleep()
+    graph.replay()
+    assert int(y.max()) == int(y.min()) == 6
+
+
+def test_y4_a_size_that_no_device_has_is_out_of_memory() -> None:
+    for size in (-5, 1 << 62):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.cuda.caching_allocator_alloc(size)
+
+
 def test_tensors_that_are_empty_have_no_memory() -> None:
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     assert empty(0).data_ptr() == 0
@@ -504,6 +550,16 @@ def test_enabling_too_late_is_an_error() -> None:
         "assert torch.cuda.memory_allocated() == 512"
     )
     assert "bursar.torch.enable() before" in said
+
+
+def test_enabling_is_refused_where_pytorch_is_to_use_the_drivers_pool() -> None:
+    program = """
+try:
+    bursar.torch.enable()
+except bursar.Unsupported as error:
+    print("cudaMallocAsync" in str(error))
+"""
+    assert run(program, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") == "True\n"
 
 
 def test_enabling_is_refused_where_a_refusal_could_not_be_thrown() -> None:

@@ -17,6 +17,7 @@ super::clauses! {
     Capture: z2_a_launch_without_its_buffers_is_refused,
     Capture: z3_memory_is_found_while_somebody_captures_in_the_strictest_mode,
     Capture: z3_a_capture_that_fails_leaves_nothing_behind,
+    Capture: z3_a_capture_whose_end_nobody_announced_is_found_to_be_over,
     Capture: z3_every_call_of_a_capture_that_grows_may_fail,
     Capture: z4_frees_of_other_streams_wait_for_their_turn,
 }
@@ -273,6 +274,34 @@ fn z3_memory_is_found_while_somebody_captures_in_the_strictest_mode(rig: &StackR
     drop(capture);
     memory.launched(rig.stream).expect("its own");
     drop(memory);
+    rig.drain();
+    assert_eq!(rig.outstanding(), Bytes::ZERO);
+}
+
+/// A library that captures by itself says when it begins, and says nothing where that fails.
+fn z3_a_capture_whose_end_nobody_announced_is_found_to_be_over(rig: &StackRig) {
+    let (memory, next) = (graph_memory(rig), graph_memory(rig));
+    let set_capturing = rig.set_capturing.as_ref().expect("a driver that captures");
+    let (device, raw) = (rig.context.device(), rig.context.resolve(rig.stream).expect("its own"));
+    let failed = memory.capture_of_any().expect("nobody captures into it");
+    assert_eq!(failed.is_over(), Ok(false), "it has not begun");
+    set_capturing(device, raw, true);
+    failed.enter(rig.stream).expect("part of no other");
+    let block = memory.allocate(BYTES, 256, rig.stream, tag!("in vain")).expect("there is room");
+    assert_eq!(failed.is_over(), Ok(false));
+    set_capturing(device, raw, false);
+    assert_eq!(failed.is_over(), Ok(true));
+    drop(failed);
+    let capture = next.capture_of_any().expect("nobody captures into it");
+    set_capturing(device, raw, true);
+    capture.enter(rig.stream).expect("part of no other any more");
+    let other = next.allocate(BYTES, 256, rig.stream, tag!("captured")).expect("there is room");
+    set_capturing(device, raw, false);
+    assert_eq!(capture.is_over(), Ok(true));
+    drop(capture);
+    memory.deallocate(block, rig.stream).expect("its own");
+    next.deallocate(other, rig.stream).expect("its own");
+    drop((memory, next));
     rig.drain();
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }

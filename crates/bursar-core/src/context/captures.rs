@@ -138,9 +138,14 @@ impl CaptureOrder {
         act(&|points| points.iter().all(|point| clock.covers(*point)))
     }
 
+    /// Returns the streams that are part of it.
+    pub(crate) fn streams(&self) -> Vec<Stream> {
+        self.state().clocks.keys().copied().collect()
+    }
+
     /// Returns the streams that are captured beside `origin`.
     pub(crate) fn beside(&self, origin: Stream) -> Vec<Stream> {
-        self.state().clocks.keys().copied().filter(|&stream| stream != origin).collect()
+        self.streams().into_iter().filter(|&stream| stream != origin).collect()
     }
 
     /// Records that a captured stream comes after what was captured on another so far.

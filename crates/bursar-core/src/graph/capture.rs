@@ -4,7 +4,7 @@
 use super::launch::Graph;
 use super::memory::GraphMemory;
 use crate::context::{CaptureOrder, DeclaredUse};
-use crate::{Access, Error, Holder, RawGraph, Result, Stream};
+use crate::{Access, Error, Holder, RawGraph, Result, Stream, StreamMisuse};
 use std::fmt;
 use std::sync::Arc;
 
@@ -222,6 +222,23 @@ impl ForeignCapture {
     /// Says that a stream is part of the capture. The driver is asked nothing, and nothing is known of its order.
     pub fn enter(&self, stream: impl Into<Stream>) -> Result<()> {
         self.memory.context().enter_new(&self.order, stream.into())
+    }
+
+    /// Returns whether the driver captures none of its streams any more: whoever captured them has ended it, or it failed. One that
+    /// has no streams yet is not over.
+    ///
+    /// A library that says nothing of captures which failed is asked about them this way, before the next one begins: a stream is
+    /// part of one capture at a time.
+    pub fn is_over(&self) -> Result<bool> {
+        let streams = self.order.streams();
+        for &stream in &streams {
+            match self.memory.context().check_stream(stream) {
+                Ok(()) => {}
+                Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(!streams.is_empty())
     }
 
     /// Says that `then` comes after what was captured on `first`, and is part of the capture too.
