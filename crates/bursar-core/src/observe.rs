@@ -17,6 +17,6 @@ mod tally;
 pub use query::{QueryId, QueryScope};
 pub use record::{Action, Actions, Record};
 pub use scope::PartCount;
-pub(crate) use scope::StackCount;
+pub(crate) use scope::{GraphCount, StackCount};
 pub use sink::{EventSink, Observer};
 pub use tally::{Amount, Counts, Tally};

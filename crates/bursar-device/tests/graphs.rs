@@ -13,6 +13,8 @@ mod sleep;
 mod sleep_faults;
 #[path = "graphs/sleep_programs.rs"]
 mod sleep_programs;
+#[path = "graphs/tags.rs"]
+mod tags;
 
 use bursar_core::{Bytes, DeviceId, Driver, Result, Stack, leaf, tag};
 use bursar_device::{DeviceBuffer, Gpu};

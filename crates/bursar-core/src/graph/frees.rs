@@ -66,7 +66,7 @@ impl GraphMemory {
         let points = capture.free_points(streams, block.stream());
         let (at, bytes) = (block.ptr().0, block.granted().get());
         let mut state = self.shared.state();
-        state.forget(at, bytes);
+        state.forget(at, &self.shared.count);
         state.arena.put(at..at + bytes, points);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl GraphMemory {
         drop(held);
         let (at, bytes) = (block.ptr().0, block.granted().get());
         let mut state = self.shared.state();
-        state.forget(at, bytes);
+        state.forget(at, &self.shared.count);
         if state.capture.is_some() {
             state.freed_outside.push((at, bytes));
         } else {

@@ -3,9 +3,10 @@
 
 use super::shared::{LiveBlock, Shared};
 use crate::context::CaptureOrder;
+use crate::observe::GraphCount;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MAX_ALIGN,
-    MIN_ALIGN, Note, Refused, Result, Stream, StreamMisuse, Survey, tag,
+    MIN_ALIGN, Note, Refused, Result, Stream, StreamMisuse, Survey,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,9 @@ fn step(held: u64) -> u64 {
 /// together they hold little more than the largest needs; in return they never run at once: [`Graph::launch`](crate::Graph::launch)
 /// sees to that, and whoever launches by other means has to. A block that outlives its capture may lie where a graph that
 /// was captured *before* has its own: launching that one overwrites it, until its own graph is launched again.
+///
+/// Statistics and refusals show its blocks under the tags that they were allocated with, and what it holds beyond them as
+/// `graph memory`.
 ///
 /// Clones are the same memory.
 ///
@@ -135,9 +139,9 @@ impl GraphMemory {
         let (context, own) = (self.context(), *own);
         let step = step(self.held().get().saturating_add(bytes));
         let rounded = bytes.checked_next_multiple_of(step).ok_or(Error::InvalidSize { requested: bytes })?;
-        let segment = match below.allocate(rounded, align.max(MIN_ALIGN), own, tag!("graph memory")) {
+        let segment = match below.allocate(rounded, align.max(MIN_ALIGN), own, GraphCount::tag()) {
             Err(error) if error.is_capacity() && rounded > bytes => {
-                below.allocate(bytes, align.max(MIN_ALIGN), own, tag!("graph memory"))?
+                below.allocate(bytes, align.max(MIN_ALIGN), own, GraphCount::tag())?
             }
             granted => granted?,
         };
@@ -210,7 +214,7 @@ impl DeviceMemoryResource for GraphMemory {
             capture.with_clock(stream, |comes_after| {
                 let mut state = self.shared.state();
                 let at = state.arena.take(granted, align, longest, comes_after)?;
-                state.live.insert(at, LiveBlock { bytes: granted, capture: capture.number() });
+                state.live.insert(at, LiveBlock { bytes: granted, capture: capture.number(), tag });
                 Some(at)
             })
         };
@@ -230,6 +234,7 @@ impl DeviceMemoryResource for GraphMemory {
                 (None, None) => {}
             }
         };
+        self.shared.count.granted(tag, Bytes(granted));
         let (ptr, owner) = (DevicePtr(at), self.shared.owner);
         let parts = BlockParts { ptr, requested: bytes, granted, tag, owner, offset: 0 };
         if let Ok(held) = self.context().hold(stream) {

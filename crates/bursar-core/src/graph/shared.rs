@@ -4,8 +4,10 @@
 use super::arena::{Arena, FreePoint};
 use super::launch::Launches;
 use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, Point};
+use crate::observe::GraphCount;
 use crate::{
-    Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Note, OwnerId, RawStream, Refused, Result, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Note, OwnerId, RawStream, Refused,
+    Result, Stream, Survey,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +21,8 @@ pub(super) struct Shared {
     pub(super) own: Stream,
     state: Mutex<State>,
     pub(super) launches: Launches,
+    /// The counts of its blocks by tag.
+    pub(super) count: GraphCount,
     /// The number of graphs that live.
     pub(super) graphs: AtomicUsize,
 }
@@ -46,6 +50,7 @@ pub(super) struct LiveBlock {
     pub(super) bytes: u64,
     /// The number of the capture that it was allocated in.
     pub(super) capture: u64,
+    pub(super) tag: AllocTag,
 }
 
 impl FreePoint for Point {
@@ -56,9 +61,11 @@ impl FreePoint for Point {
 
 impl State {
     /// Forgets a block that was freed.
-    pub(super) fn forget(&mut self, at: u64, bytes: u64) {
-        self.live.remove(&at);
-        self.released = self.released.wrapping_add(bytes);
+    pub(super) fn forget(&mut self, at: u64, count: &GraphCount) {
+        if let Some(LiveBlock { bytes, tag, .. }) = self.live.remove(&at) {
+            self.released = self.released.wrapping_add(bytes);
+            count.freed(tag, Bytes(bytes));
+        }
     }
 
     /// Takes the segments out that no block is in.
@@ -80,7 +87,9 @@ impl Shared {
     pub(super) fn new(below: Arc<dyn DeviceMemoryResource>) -> Result<Self> {
         let own = below.context().take_stream(0)?;
         let (owner, graphs) = (OwnerId::unique(), AtomicUsize::new(0));
-        Ok(Self { below, owner, own, state: Mutex::default(), launches: Launches::default(), graphs })
+        let (context, survey) = (below.context(), Survey::of_path(|survey| below.survey(survey)));
+        let count = context.sink().count_graph(context.device(), &survey);
+        Ok(Self { below, owner, own, state: Mutex::default(), launches: Launches::default(), count, graphs })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

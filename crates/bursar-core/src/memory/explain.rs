@@ -5,6 +5,7 @@
 //! limit that refused: nobody else's memory would help.
 
 use crate::error::{Refusal, ScopeHoldings};
+use crate::observe::GraphCount;
 use crate::{Bytes, DeviceContext, Error, Holding, LimitName, MemoryInfo, MemoryUsage, Shortage, Survey};
 use std::cmp::Reverse;
 
@@ -80,10 +81,11 @@ fn by_limit(
     let scopes = context.sink().scopes();
     let stacks = scopes.stacks();
     let under = if reading.counts { scopes.parts_of(by) } else { through(&stacks, by) };
-    let mut holders = by_tag(&under);
-    let counted = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
-    holders.truncate(HOLDERS);
-    let listed = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
+    let (mut blocks, inside) = (by_tag(&under), by_tag(&scopes.graphs_over(by)));
+    let all = divided(&blocks, &inside);
+    let holders = &all[..all.len().min(HOLDERS)];
+    let (counted, listed) = (sum(&all), sum(holders));
+    blocks.truncate(HOLDERS);
     let is_below_pool = survey.is_below_pool(by);
     shortage.unlisted = reading
         .figures
@@ -93,8 +95,20 @@ fn by_limit(
     let device_free = shortage.free.unwrap_or_default();
     let missing = if is_below_pool { missing } else { reading.missing(granted).unwrap_or(missing).max(missing) };
     let refusal = Refusal { survey, by, granted, align, missing, limit, device_free, under: &under, stacks: &stacks };
-    shortage.advice = refusal.advice(&holders);
-    shortage.holders = holders;
+    // What is in a graph comes back with all of that graph's memory, so advice begins with blocks as they were granted.
+    shortage.advice = match refusal.advice(&blocks) {
+        Advice::Free { mut tags, must_wait, .. } => {
+            if tags.contains(&GraphCount::tag()) {
+                let further: Vec<_> = inside.iter().map(|part| part.tag).filter(|tag| !tags.contains(tag)).collect();
+                tags.extend(further);
+            }
+            let bytes = sum(all.iter().filter(|holding| tags.contains(&holding.tag)));
+            Advice::Free { tags, bytes, must_wait }
+        }
+        Advice::AtLeast { missing, listed: Some(_) } => Advice::AtLeast { missing, listed: Some(listed) },
+        advice => advice,
+    };
+    shortage.holders = holders.to_vec();
 }
 
 /// Explains the refusal of a device. Whoever else uses it may take what is freed, and what the driver makes of it is its
@@ -106,7 +120,7 @@ fn by_device(context: &DeviceContext, requested: Bytes, shortage: &mut Shortage)
     let mut holders = counted.unwrap_or_default();
     holders.sort_by_key(|holding| Reverse(holding.bytes));
     holders.truncate(HOLDERS);
-    let listed = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
+    let listed = sum(&holders);
     let (free, total) = (shortage.free.unwrap_or_default(), shortage.total.unwrap_or(Bytes::MAX));
     shortage.advice = match requested.saturating_sub(free) {
         _ if requested > total => Advice::TooLarge,
@@ -121,10 +135,34 @@ fn through(stacks: &[ScopeHoldings], limit: &LimitName) -> Vec<ScopeHoldings> {
     stacks.iter().filter(|stack| stack.passes(limit.id())).cloned().collect()
 }
 
+/// Returns the bytes of all holdings.
+fn sum<'a>(holdings: impl IntoIterator<Item = &'a Holding>) -> Bytes {
+    holdings.into_iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes))
+}
+
+/// Returns what is held for each tag, the largest first, with what is `inside` the memory of graphs under its own tags.
+fn divided(blocks: &[Holding], inside: &[Holding]) -> Vec<Holding> {
+    let (mut holders, graph) = (blocks.to_vec(), GraphCount::tag());
+    let Some(whole) = holders.iter_mut().find(|holding| holding.tag == graph) else { return holders };
+    let mut parts = inside.to_vec();
+    for part in &mut parts {
+        part.bytes = part.bytes.min(whole.bytes);
+        whole.bytes = whole.bytes.saturating_sub(part.bytes);
+    }
+    let mut holders = merged(holders.iter().chain(&parts));
+    holders.retain(|holding| holding.bytes > Bytes::ZERO);
+    holders
+}
+
 /// Returns what is held for each tag, the largest first.
 fn by_tag(scopes: &[ScopeHoldings]) -> Vec<Holding> {
+    merged(scopes.iter().flat_map(|scope| &scope.holdings))
+}
+
+/// Returns the sum of holdings for each tag, the largest first.
+fn merged<'a>(holdings: impl Iterator<Item = &'a Holding>) -> Vec<Holding> {
     let mut holders: Vec<Holding> = Vec::new();
-    for holding in scopes.iter().flat_map(|scope| &scope.holdings) {
+    for holding in holdings {
         match holders.iter_mut().find(|known| known.tag == holding.tag) {
             Some(known) => {
                 known.bytes = known.bytes.saturating_add(holding.bytes);

@@ -5,7 +5,7 @@
 
 use super::tally::{Column, ColumnKind, Counter, Tally};
 use crate::error::{LimitId, ScopeHoldings};
-use crate::{AllocTag, Bytes, DeviceId, LimitName, Survey};
+use crate::{AllocTag, Bytes, DeviceId, LimitName, Survey, tag};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -18,7 +18,7 @@ impl StackScopes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a column of a tally for a stack or a layer on a device; `None` where there are none left.
+    /// Opens a column of a tally for what counts on a device; `None` where there are none left.
     fn open(&self, tally: &Arc<Tally>, device: DeviceId, kind: ColumnKind, survey: &Survey) -> Option<Arc<Scope>> {
         let column = tally.take_column(device, kind)?;
         let scope = Arc::new(Scope { tally: tally.clone(), column, kind, path: survey.path() });
@@ -40,6 +40,16 @@ impl StackScopes {
     pub(super) fn count_part(&self, tally: &Arc<Tally>, device: DeviceId, survey: &Survey) -> PartCount {
         let Some(scope) = self.open(tally, device, ColumnKind::Layer, survey) else { return PartCount::default() };
         PartCount { counter: Counter::new(tally, scope.column), scope: Some(scope) }
+    }
+
+    /// Makes the counts of the memory of graphs, of which `survey` says what is below.
+    pub(super) fn count_graph(&self, tally: &Arc<Tally>, device: DeviceId, survey: &Survey) -> GraphCount {
+        GraphCount { scope: self.open(tally, device, ColumnKind::Graph, survey) }
+    }
+
+    /// Returns what is in blocks inside the memory of graphs that a limit is below of.
+    pub(crate) fn graphs_over(&self, limit: &LimitName) -> Vec<ScopeHoldings> {
+        self.that(|scope| scope.kind == ColumnKind::Graph && scope.path.contains(&limit.id()))
     }
 
     /// Returns what each stack holds.
@@ -94,6 +104,34 @@ impl StackCount {
 impl fmt::Debug for StackCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.counter.fmt(f)
+    }
+}
+
+/// Counts by tag of the blocks inside one memory of graphs: what they have of its own blocks, which its stack counts as
+/// `graph memory`. Where the device has no tally nothing is counted.
+#[derive(Default)]
+pub(crate) struct GraphCount {
+    scope: Option<Arc<Scope>>,
+}
+
+impl GraphCount {
+    /// Returns the tag of the memory of graphs.
+    pub(crate) fn tag() -> AllocTag {
+        tag!("graph memory")
+    }
+
+    /// Counts a block that was cut out of that memory.
+    pub(crate) fn granted(&self, tag: AllocTag, bytes: Bytes) {
+        if let Some(scope) = &self.scope {
+            scope.tally.divided(scope.column, Self::tag(), tag, bytes);
+        }
+    }
+
+    /// Counts a block that is part of that memory again.
+    pub(crate) fn freed(&self, tag: AllocTag, bytes: Bytes) {
+        if let Some(scope) = &self.scope {
+            scope.tally.rejoined(scope.column, Self::tag(), tag, bytes);
+        }
     }
 }
 

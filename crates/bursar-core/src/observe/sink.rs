@@ -1,7 +1,7 @@
 //! The event sink of a device, and the observers that subscribe to it.
 
 use super::record::{Action, Actions, Record};
-use super::scope::{PartCount, StackCount, StackScopes};
+use super::scope::{GraphCount, PartCount, StackCount, StackScopes};
 use super::tally::{Column, Tally};
 use crate::{DeviceBlock, DeviceId, Error, Holding, Refused, Stream, Survey};
 use std::fmt;
@@ -151,6 +151,11 @@ impl EventSink {
         self.tally.get().map(|tally| self.scopes.count_stack(tally, device, survey)).unwrap_or_default()
     }
 
+    /// Makes the counts of a memory of graphs of which `survey` says what is below.
+    pub(crate) fn count_graph(&self, device: DeviceId, survey: &Survey) -> GraphCount {
+        self.tally.get().map(|tally| self.scopes.count_graph(tally, device, survey)).unwrap_or_default()
+    }
+
     /// Returns the stacks and layers that count in the tally.
     pub(crate) const fn scopes(&self) -> &StackScopes {
         &self.scopes
@@ -177,6 +182,13 @@ impl EventSink {
     /// none does.
     pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
         self.counted_holders(device).unwrap_or_default()
+    }
+
+    /// Returns what is held on a device for each tag as [`holders`](Self::holders) does, by the blocks that its stacks
+    /// granted: the memory of graphs is whole there, under its own tag, as those who free it see it.
+    pub fn block_holders(&self, device: DeviceId) -> Vec<Holding> {
+        let counted = self.tally.get().and_then(|tally| tally.undivided_holders(device));
+        counted.unwrap_or_else(|| self.holders(device))
     }
 
     /// Returns what is held on a device for each tag, in any order; `None` where no observer counts it.

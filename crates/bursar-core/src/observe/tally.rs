@@ -87,7 +87,8 @@ pub struct Counts {
 /// Counts of blocks and bytes by device and tag, each thread's in a shard of its own.
 ///
 /// An [observer](crate::Observer::tally) that counts gives it to the sinks it subscribes to, and blocks are counted
-/// without a record being made. To know peaks, each thread claims what it needs of shared levels and keeps some slack:
+/// without a record being made. Blocks inside the memory of graphs are counted under their own tags, and what is left of
+/// that memory as `graph memory`. To know peaks, each thread claims what it needs of shared levels and keeps some slack:
 /// while that lasts, to count a block is to write four words that nobody else writes.
 ///
 /// ```
@@ -239,7 +240,8 @@ impl Tally {
     /// What is granted and freed between the two looks live here, and never was at a time. The peak is never below what
     /// is live and is read last, so no more than that is reported as live, and a peak is never raised by a reading.
     fn read(&self, tag: Option<usize>, between: impl FnOnce()) -> Counts {
-        let (current, total) = self.shards.sum_around(self.columns.counted(None), tag, between);
+        let columns = if tag.is_some() { self.columns.by_tag(None) } else { self.columns.counted(None) };
+        let (current, total) = self.shards.sum_around(columns, tag, between);
         let level = tag.map_or(Some(&self.levels.whole), |tag| self.levels.tags.get(tag));
         let peak = level.map_or(current, Level::peak);
         Counts { current: current.at_most(peak), peak, total }
@@ -256,20 +258,26 @@ impl Tally {
     /// Returns what every tag holds on a device; `None` for a device whose ordinal is too large to be counted apart
     /// from others.
     pub fn holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
-        let is_apart = (device.0 as usize) < DEVICES - 1;
-        is_apart.then(|| self.live(self.columns.counted(Some(device))))
+        is_apart(device).then(|| self.live(self.columns.by_tag(Some(device))))
+    }
+
+    /// Returns what every tag holds on a device as [`holders`](Self::holders) does, but for the memory of graphs, which
+    /// is shown whole, under its own tag.
+    pub(crate) fn undivided_holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
+        is_apart(device).then(|| self.live(self.columns.counted(Some(device))))
     }
 
     /// Returns what every tag holds in some columns.
     fn live(&self, columns: ColumnSet) -> Vec<Holding> {
         let held = |tag: AllocTag| {
             let (Amount { bytes, count }, _) = self.shards.sum(columns, Some(tag.index()));
-            (count > 0).then_some(Holding { tag, bytes, blocks: count })
+            (count > 0 && bytes > Bytes::ZERO).then_some(Holding { tag, bytes, blocks: count })
         };
         AllocTag::all().take(TAGS - 1).filter_map(held).collect()
     }
 
-    /// Takes a column to count in for a stack or a layer on a device; `None` where there are none left.
+    /// Takes a column to count in for a stack, a layer or the memory of graphs on a device; `None` where there are none
+    /// left.
     pub(crate) fn take_column(&self, device: DeviceId, kind: ColumnKind) -> Option<Column> {
         self.columns.take(device, kind)
     }
@@ -346,6 +354,27 @@ impl Tally {
         self.shards.with(|shard| shard.counts(key).remove(bytes.get()));
     }
 
+    /// Counts a part of blocks of the tag `divided` as a block of its own tag. The column is the part's, and the whole
+    /// stays as it is.
+    pub(crate) fn divided(&self, column: Column, divided: AllocTag, tag: AllocTag, bytes: Bytes) {
+        let (keys, bytes) = ([divided, tag].map(|tag| Key::in_column(column, tag).bounded()), bytes.get());
+        self.shards.with(|shard| {
+            shard.division(&self.levels, keys).part(bytes);
+            shard.counts(keys[1]).add(bytes);
+            shard.counts(keys[0]).lend(bytes);
+        });
+    }
+
+    /// Undoes [`divided`](Self::divided) for a part that was freed.
+    pub(crate) fn rejoined(&self, column: Column, divided: AllocTag, tag: AllocTag, bytes: Bytes) {
+        let (keys, bytes) = ([divided, tag].map(|tag| Key::in_column(column, tag).bounded()), bytes.get());
+        self.shards.with(|shard| {
+            shard.division(&self.levels, keys).rejoin(bytes);
+            shard.counts(keys[0]).take_back(bytes);
+            shard.counts(keys[1]).remove(bytes);
+        });
+    }
+
     /// Returns the column of a device, which stacks that have none of their own are counted in.
     pub(crate) const fn column_of(device: DeviceId) -> Column {
         Column::of_device(device)
@@ -367,6 +396,11 @@ impl Tally {
     fn with(&self, key: Key, count: impl FnOnce(Counters<'_>)) {
         self.shards.with(|shard| shard.count(&self.levels, key.bounded(), count));
     }
+}
+
+/// Returns whether a device is counted apart from others.
+const fn is_apart(device: DeviceId) -> bool {
+    (device.0 as usize) < DEVICES - 1
 }
 
 #[cfg(test)]

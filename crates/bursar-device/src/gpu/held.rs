@@ -108,7 +108,7 @@ impl Shared {
         waiting.sort_by_key(|(_, free)| Reverse(free.bytes));
         let (generations, waiting): (HashSet<Generation>, Vec<WaitingFree>) = waiting.into_iter().unzip();
         let device = self.context.device();
-        let all = self.counted.as_ref().map_or_else(|| self.context.sink().holders(device), |own| own.holders());
+        let all = self.counted.as_ref().map_or_else(|| self.context.sink().block_holders(device), |own| own.holders());
         let others = waiting.iter().map(|free| Holding { tag: free.tag, bytes: free.bytes, blocks: 1 });
         let holders = without(all, others.chain(self.under.holders()));
         let handle = self.counted.as_ref().map_or(UNCOUNTED_HANDLE, |own| own.number());

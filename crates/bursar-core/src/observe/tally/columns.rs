@@ -2,7 +2,8 @@
 //!
 //! Each device has a column of its own. Where a device has several stacks, the others get columns besides, so that what
 //! is held through one of them is known apart. So does each layer that counts what it grants: what it counts is part of
-//! a stack already, and no part of any sum. A column that nobody counts in any more, with nothing live, is used again.
+//! a stack already, and no part of any sum. The memory of graphs has one, which says under which tags the blocks inside it
+//! are, and is a part of the sums of tags alone. A column that nobody counts in any more, with nothing live, is used again.
 
 use super::key::{COLUMNS, NEAR_COLUMNS};
 use crate::DeviceId;
@@ -64,6 +65,8 @@ pub(crate) enum ColumnKind {
     Stack,
     /// A layer within one.
     Layer,
+    /// The memory of graphs, which divides blocks of a stack.
+    Graph,
 }
 
 /// The use of a column that is not a device's.
@@ -98,8 +101,9 @@ impl Columns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a column for a stack or a layer on a device: the device's own for its first stack, or else one that was
-    /// never used or was used for the same. `None` where all are taken: then a stack counts in the device's own.
+    /// Takes a column for a stack, a layer or the memory of graphs on a device: the device's own for its first stack, or
+    /// else one that was never used or was used for the same; for the memory of graphs none of the near ones, which are
+    /// for allocations. `None` where all are taken: then a stack counts in the device's own.
     pub(super) fn take(&self, device: DeviceId, kind: ColumnKind) -> Option<Column> {
         let mut table = self.table();
         if kind == ColumnKind::Stack
@@ -112,8 +116,9 @@ impl Columns {
             None => true,
             Some(extra) => !extra.is_taken && extra.kind == kind && extra.device == device,
         };
-        let Some(at) = (NEAR_DEVICES..NEAR_COLUMNS).chain(FIRST_FAR..COLUMNS).find(fits) else {
-            table.is_shared = true;
+        let near = if kind == ColumnKind::Graph { 0..0 } else { NEAR_DEVICES..NEAR_COLUMNS };
+        let Some(at) = near.chain(FIRST_FAR..COLUMNS).find(fits) else {
+            table.is_shared |= kind == ColumnKind::Stack;
             return None;
         };
         table.extras[at] = Some(Extra { device, kind, is_taken: true });
@@ -144,6 +149,15 @@ impl Columns {
 
     /// Returns the columns in which the blocks of a device are counted once, or of all devices.
     pub(super) fn counted(&self, device: Option<DeviceId>) -> ColumnSet {
+        self.of(device, &[ColumnKind::Stack])
+    }
+
+    /// Returns the columns whose sum is what each tag has of a device, or of all devices.
+    pub(super) fn by_tag(&self, device: Option<DeviceId>) -> ColumnSet {
+        self.of(device, &[ColumnKind::Stack, ColumnKind::Graph])
+    }
+
+    fn of(&self, device: Option<DeviceId>, kinds: &[ColumnKind]) -> ColumnSet {
         let mut set = ColumnSet::NONE;
         for at in 0..DEVICES as u32 {
             if device.is_none_or(|device| device.0 == at) {
@@ -151,8 +165,7 @@ impl Columns {
             }
         }
         for (at, extra) in self.table().extras.iter().enumerate() {
-            let is_counted =
-                |extra: &Extra| extra.kind == ColumnKind::Stack && device.is_none_or(|of| of == extra.device);
+            let is_counted = |extra: &Extra| kinds.contains(&extra.kind) && device.is_none_or(|of| of == extra.device);
             if extra.as_ref().is_some_and(is_counted) {
                 set.insert(Column(at));
             }

@@ -102,6 +102,41 @@ impl Share<'_> {
         let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
         self.slack.set(whole.release(spare, bytes, BOUND_BYTES), count.release(spare_count, 1, BOUND_COUNT));
     }
+
+    /// Counts bytes of a block that is counted already.
+    fn add_bytes(&self, bytes: u64) {
+        let (spare, spare_count) = self.slack.get();
+        self.slack.set(self.level.bytes.claim(spare, bytes), spare_count);
+    }
+
+    /// Counts bytes less of a block that stays counted.
+    fn remove_bytes(&self, bytes: u64) {
+        let (spare, spare_count) = self.slack.get();
+        self.slack.set(self.level.bytes.release(spare, bytes, BOUND_BYTES), spare_count);
+    }
+}
+
+/// The shares of a tag whose blocks are divided, and of the tag of a part.
+pub(super) struct Division<'a> {
+    pub(super) latch: &'a Latch<()>,
+    pub(super) divided: Share<'a>,
+    pub(super) part: Share<'a>,
+}
+
+impl Division<'_> {
+    /// Counts a part of `bytes` as a block of its own tag.
+    pub(super) fn part(&self, bytes: u64) {
+        let _turn = self.latch.lock();
+        self.divided.remove_bytes(bytes);
+        self.part.add(bytes);
+    }
+
+    /// Undoes [`part`](Self::part).
+    pub(super) fn rejoin(&self, bytes: u64) {
+        let _turn = self.latch.lock();
+        self.part.remove(bytes);
+        self.divided.add_bytes(bytes);
+    }
 }
 
 /// The shares of the total and of one tag.

@@ -4,7 +4,7 @@ use super::Amount;
 use super::chunks::Chunks;
 use super::columns::ColumnSet;
 use super::key::{Key, NEAR_TAGS};
-use super::level::{Levels, Share, Shares, above_zero};
+use super::level::{Division, Levels, Share, Shares, above_zero};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
 use super::tag_counts::{TagCounts, TagCountsTable};
@@ -104,6 +104,12 @@ impl Shard {
     #[inline]
     pub(super) fn counts_near(&self, index: usize) -> &TagCounts {
         self.counts.nearest(index)
+    }
+
+    /// Returns the shares of a tag whose blocks are divided and of the tag of a part, by bounded keys.
+    pub(super) fn division<'a>(&'a self, levels: &'a Levels, [divided, part]: [Key; 2]) -> Division<'a> {
+        let share = |Key { tag, .. }| Share { level: levels.tags.get_or_make(tag), slack: self.tags.get_or_make(tag) };
+        Division { latch: &levels.latch, divided: share(divided), part: share(part) }
     }
 
     /// Returns the counts of any bounded key, without levels.

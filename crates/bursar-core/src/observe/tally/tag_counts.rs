@@ -42,6 +42,16 @@ impl TagCounts {
         self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
     }
 
+    /// Counts bytes of a block that another tag has from here on.
+    pub(super) fn lend(&self, bytes: u64) {
+        self.freed.add(bytes, 0);
+    }
+
+    /// Undoes [`lend`](Self::lend).
+    pub(super) fn take_back(&self, bytes: u64) {
+        self.freed.add(bytes.wrapping_neg(), 0);
+    }
+
     /// Resets it.
     fn clear(&self) {
         for sum in [&self.granted, &self.freed] {
