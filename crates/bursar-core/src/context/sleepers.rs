@@ -206,7 +206,7 @@ impl fmt::Display for SleepState {
 pub struct SleepReading {
     /// The state.
     pub state: SleepState,
-    /// The device memory that waking takes, at most: pages of which every block is freed by then are not taken.
+    /// The device memory that waking takes: that of the pages which blocks are in, less with each that is freed meanwhile.
     pub asleep: Bytes,
     /// The host memory that contents lie in.
     pub on_host: Bytes,

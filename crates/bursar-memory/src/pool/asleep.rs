@@ -146,28 +146,32 @@ impl FreeLists {
         Some(falling)
     }
 
-    /// Abandons the pages that nothing is in use of, out of frames of a sleep that are mapped nowhere: each a first address
-    /// and a length. `free` are the runs that are free in them. What is left of each frame is returned, in order, and the
-    /// pages that are not; nothing is mapped at their addresses until those are released.
-    pub(super) fn abandon_unused(
-        &mut self,
-        frames: impl Iterator<Item = (u64, u64)>,
-        free: &mut Vec<Run>,
-    ) -> (Vec<Extents>, Ranges) {
+    /// Returns the pages that something is in use of, for each of some frames of a sleep: each a first address and a length.
+    /// `free` are the runs that are free in them.
+    pub(super) fn used_pages(&mut self, frames: impl Iterator<Item = (u64, u64)>, free: &[Run]) -> Vec<Extents> {
         self.sweep_asleep();
         let page = self.space.granule();
         let mut unused: Ranges = free.iter().map(|run| (run.at, run.end())).collect();
         unused.extend(self.asleep.frees.iter().map(|free| (free.at, free.at + free.len)));
         unused.extend(self.asleep.swept.iter().map(|(_, run)| (run.at, run.end())));
-        let (mut left, mut abandoned) = (Vec::new(), Ranges::new());
-        for (at, len) in frames {
-            let used = in_pages(&outside(at..at + len, &unused), at, page);
+        frames.map(|(at, len)| in_pages(&outside(at..at + len, &unused), at, page)).collect()
+    }
+
+    /// Abandons the pages that nothing is in use of, out of frames of a sleep that are mapped nowhere: each a first address
+    /// and a length. `free` are the runs that are free in them. What is left of each frame is returned, in order, and the
+    /// pages that are not; nothing is mapped at their addresses until those are released.
+    pub(super) fn abandon_unused(
+        &mut self,
+        frames: impl Iterator<Item = (u64, u64)> + Clone,
+        free: &mut Vec<Run>,
+    ) -> (Vec<Extents>, Ranges) {
+        let (left, mut abandoned) = (self.used_pages(frames.clone(), free), Ranges::new());
+        for ((at, len), used) in frames.zip(&left) {
             let unused = outside(at..at + len, &used.iter().map(|range| (range.start, range.end)).collect());
             if !unused.is_empty() {
-                self.space.cut_asleep(at, &used);
+                self.space.cut_asleep(at, used);
                 abandoned.extend(unused.into_iter().map(|range| (range.start, range.end)));
             }
-            left.push(used);
         }
         if !abandoned.is_empty() {
             self.cut_abandoned(&abandoned, free);

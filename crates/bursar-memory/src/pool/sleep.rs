@@ -115,10 +115,20 @@ enum Physical {
 }
 
 impl Sleep {
-    /// Returns the device memory that waking takes.
-    fn asleep(&self) -> Bytes {
-        let released = self.frames.iter().filter(|frame| matches!(frame.physical, Physical::Released));
-        Bytes(released.map(|frame| frame.bytes.get()).sum())
+    /// Returns the device memory that the driver has of it, and a place is kept for where one is.
+    fn away(&self) -> Bytes {
+        Bytes(self.frames.iter().filter(|frame| frame.is_away()).map(|frame| frame.bytes.get()).sum())
+    }
+
+    /// Returns the device memory that waking takes: that of the pages that blocks are in.
+    fn needed(&self, lists: &mut FreeLists) -> Bytes {
+        let used = lists.used_pages(self.frames_away(), &self.free);
+        Bytes(used.iter().flatten().map(|pages| (pages.end - pages.start) * UNIT).sum())
+    }
+
+    /// Returns the first address and the length of each frame whose memory the driver has.
+    fn frames_away(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
+        self.frames.iter().filter(|frame| frame.is_away()).map(|frame| (frame.at, frame.len))
     }
 }
 
@@ -392,9 +402,11 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     }
 
     fn sleep_reading(&self) -> SleepReading {
-        let lists = self.state.lists();
+        let sleeps = self.state.sleep.sleeps();
+        let mut lists = self.state.lists();
         let (is_moving, is_whole, is_awake) =
             (lists.asleep.is_moving(), lists.asleep.is_whole(), lists.asleep.is_empty());
+        let asleep = sleeps.iter().map(|sleep| sleep.needed(&mut lists)).fold(Bytes::ZERO, Bytes::saturating_add);
         drop(lists);
         let state = match () {
             () if is_moving => SleepState::Moving,
@@ -402,8 +414,7 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             () if is_awake => SleepState::Awake,
             () => SleepState::Partly,
         };
-        let sleeps = self.state.sleep.sleeps();
-        let sum = |of: fn(&Sleep) -> Bytes| sleeps.iter().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
-        SleepReading { state, asleep: sum(Sleep::asleep), on_host: sum(|sleep| sleep.contents.on_host()) }
+        let on_host = sleeps.iter().map(|sleep| sleep.contents.on_host()).fold(Bytes::ZERO, Bytes::saturating_add);
+        SleepReading { state, asleep, on_host }
     }
 }

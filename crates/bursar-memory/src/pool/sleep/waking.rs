@@ -75,20 +75,20 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Abandons the pages of a sleep that no block is in any more, also where waking is refused then; their addresses, and
     /// their place with the limits, are anyone's from then on.
     pub(super) fn abandon_unused(&self, sleep: &mut Sleep) {
-        let (is_away, before) = (SleepingFrame::is_away, sleep.asleep());
-        let away = sleep.frames.iter().filter(|frame| is_away(frame)).map(|frame| (frame.at, frame.len));
-        let (left, abandoned) = self.state.lists().abandon_unused(away, &mut sleep.free);
+        let (before, mut free) = (sleep.away(), std::mem::take(&mut sleep.free));
+        let (left, abandoned) = self.state.lists().abandon_unused(sleep.frames_away(), &mut free);
+        sleep.free = free;
         if abandoned.is_empty() {
             return;
         }
         let mut left = left.into_iter();
-        let pieces = |frame: SleepingFrame| match is_away(&frame) {
+        let pieces = |frame: SleepingFrame| match frame.is_away() {
             true => left.next().unwrap_or_default().into_iter().map(|range| frame.piece(range)).collect(),
             false => vec![frame],
         };
         sleep.frames = std::mem::take(&mut sleep.frames).into_iter().flat_map(pieces).collect();
         if sleep.has_place {
-            self.source.give_up_place(before.saturating_sub(sleep.asleep()));
+            self.source.give_up_place(before.saturating_sub(sleep.away()));
         }
         for (&at, &end) in &abandoned {
             driver_calls::note_abandoned(&self.context, at, end - at);
@@ -129,7 +129,7 @@ impl<F: FrameSource> PagePoolResource<F> {
 
     /// Wakes what one call put to sleep; after an error it sleeps as before.
     pub(super) fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
-        let needed = sleep.asleep();
+        let needed = sleep.away();
         if !sleep.has_place
             && needed > Bytes::ZERO
             && let Err(refused) = self.take_place(needed, patience)
@@ -153,7 +153,7 @@ impl<F: FrameSource> PagePoolResource<F> {
                     self.give_back(&mut sleep.frames, true);
                 }
                 if !sleep.has_place {
-                    self.source.give_up_place(sleep.asleep());
+                    self.source.give_up_place(sleep.away());
                 }
                 self.state.sleep.sleeps().push(sleep);
                 Err(error)
@@ -164,7 +164,7 @@ impl<F: FrameSource> PagePoolResource<F> {
 
 impl SleepingFrame {
     /// Returns whether the driver has its memory.
-    const fn is_away(&self) -> bool {
+    pub(super) const fn is_away(&self) -> bool {
         matches!(self.physical, Physical::Released)
     }
 
