@@ -116,8 +116,9 @@ impl<S: FrameSource> FrameSource for ReservedFrames<S> {
         self.inner.release()
     }
 
-    fn keep_place(&self, bytes: Bytes) {
-        self.inner.keep_place(bytes);
+    fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        let bytes = frame.bytes().get();
+        self.inner.release_frame_keeping_place(frame).inspect(|()| self.reserved.count_released(bytes))
     }
 
     fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {

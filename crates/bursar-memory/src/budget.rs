@@ -287,6 +287,9 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
     /// ends no charge.
     fn keep_place(&self, bytes: Bytes);
 
+    /// Undoes [`keep_place`](Self::keep_place), since nothing was released.
+    fn take_back_place(&self, bytes: Bytes);
+
     /// Charges for a place of `bytes` as for memory that was granted, waiting at most for `patience`.
     fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, patience: Duration) -> Result<()>;
 

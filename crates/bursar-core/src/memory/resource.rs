@@ -104,9 +104,10 @@ pub trait FrameSource: Holder {
     /// Returns a way to give frames back after the source is gone, for those that could not be unmapped before.
     fn release(&self) -> Arc<dyn FrameRelease>;
 
-    /// Keeps a place of `bytes` with the limits on the way: as much of what is released next stays charged. A frame that is
-    /// made [in its place](Self::create_frame_in_place) is not refused by them.
-    fn keep_place(&self, bytes: Bytes);
+    /// Gives a frame back as [`release_frame`](Self::release_frame) does, and keeps its place with the limits on the way: as
+    /// much stays charged, and a frame that is made [in its place](Self::create_frame_in_place) is not refused by them. One
+    /// that the driver does not take comes back with the reason, charged as before and without a place.
+    fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame>;
 
     /// Takes a place of `bytes`, all or nothing, waiting for it in the queue of an account at most for `patience`.
     fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()>;
@@ -114,7 +115,7 @@ pub trait FrameSource: Holder {
     /// Gives up `bytes` of a place in which no frame was made.
     fn give_up_place(&self, bytes: Bytes);
 
-    /// Creates a frame of exactly `bytes` in a place that was [kept](Self::keep_place) or [taken](Self::take_place). Where
+    /// Creates a frame of exactly `bytes` in a place that was [kept](Self::release_frame_keeping_place) or [taken](Self::take_place). Where
     /// that fails, the place is still there.
     fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame>;
 }
@@ -169,8 +170,8 @@ macro_rules! forward_pointer {
             fn release(&self) -> Arc<dyn FrameRelease> {
                 (**self).release()
             }
-            fn keep_place(&self, bytes: Bytes) {
-                (**self).keep_place(bytes);
+            fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame> {
+                (**self).release_frame_keeping_place(frame)
             }
             fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
                 (**self).take_place(bytes, patience)

@@ -144,6 +144,15 @@ impl AccountCharge {
         self.paid_back.fetch_add(bytes, Ordering::AcqRel);
     }
 
+    /// Undoes [`keep_place`](Self::keep_place) where the memory below did not release anything: what is charged is for that
+    /// memory, as before. Whoever released something meanwhile did not pay it back, so that is to be done next.
+    pub(crate) fn take_back_place(&self, bytes: u64) {
+        self.confirmed.fetch_sub(bytes, Ordering::AcqRel);
+        self.roll_back(bytes, |_| ());
+        self.paid_back.fetch_sub(bytes, Ordering::AcqRel);
+        self.claimed.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
     /// Takes a place back; `release` gives it back to the account.
     pub(crate) fn give_up_place(&self, bytes: u64, release: impl FnOnce(u64)) {
         self.confirmed.fetch_sub(bytes, Ordering::AcqRel);

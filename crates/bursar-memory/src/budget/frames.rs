@@ -35,9 +35,16 @@ impl<R: FrameSource, P: ChargePolicy> FrameSource for GlobalDeviceBudgetResource
         Arc::new(ChargedRelease { below, inner, policy: self.policy.clone() })
     }
 
-    fn keep_place(&self, bytes: Bytes) {
+    fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        let bytes = frame.bytes();
         self.policy.keep_place(bytes);
-        self.inner.keep_place(bytes);
+        let outcome = self.inner.release_frame_keeping_place(frame);
+        if outcome.is_err() {
+            self.policy.take_back_place(bytes);
+        }
+        // Others may have released as much meanwhile, and found it claimed for the place.
+        self.pay_back();
+        outcome
     }
 
     fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {

@@ -95,6 +95,10 @@ impl ChargePolicy for OnAccount {
         self.charge.keep_place(bytes.get());
     }
 
+    fn take_back_place(&self, bytes: Bytes) {
+        self.charge.take_back_place(bytes.get());
+    }
+
     fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, patience: Duration) -> Result<()> {
         match self.admit(inner, bytes) {
             Ok(()) => self.charge.confirm(bytes.get()),

@@ -69,6 +69,10 @@ impl ChargePolicy for OwnLimit {
         self.charge.add_place(bytes.get());
     }
 
+    fn take_back_place(&self, bytes: Bytes) {
+        self.charge.remove_place(bytes.get());
+    }
+
     /// Waits for nobody: the limit is this budget's alone.
     fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, _: Duration) -> Result<()> {
         self.admit(inner, bytes)?;

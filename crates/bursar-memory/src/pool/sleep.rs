@@ -260,7 +260,12 @@ impl<F: FrameSource> PagePoolResource<F> {
                         released = released.saturating_add(frame.bytes);
                         Physical::Released
                     }
-                    Err(RefusedFrame { frame: of, .. }) => Physical::Unmapped(of),
+                    Err(RefusedFrame { frame: of, error }) => {
+                        if let Error::Driver(error) = error {
+                            self.context.fault().record(error);
+                        }
+                        Physical::Unmapped(of)
+                    }
                 },
                 physical => physical,
             };
@@ -269,15 +274,10 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     fn release(&self, frame: Frame, keep_place: bool) -> Result<(), RefusedFrame> {
-        let bytes = frame.bytes();
-        if keep_place {
-            self.source.keep_place(bytes);
+        match keep_place {
+            true => self.source.release_frame_keeping_place(frame),
+            false => self.source.release_frame(frame),
         }
-        self.source.release_frame(frame).inspect_err(|_| {
-            if keep_place {
-                self.source.give_up_place(bytes);
-            }
-        })
     }
 }
 

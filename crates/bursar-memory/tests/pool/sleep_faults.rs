@@ -179,3 +179,42 @@ fn z7_frames_that_are_refused_when_they_are_given_back_leave_no_place() {
         rig.finish();
     }
 }
+
+/// Where the driver does not take frames back, the account that a place was kept with knows of them beside those places: asleep,
+/// where the place of a block is given up, and awake.
+#[test]
+fn z7_an_account_knows_of_all_that_the_driver_did_not_take_back() {
+    let mut failed = 0;
+    for (keep_place, nth) in [false, true].into_iter().flat_map(|keep_place| (1..=6).map(move |nth| (keep_place, nth)))
+    {
+        let (rig, stream, mut blocks) = filled(nth);
+        in_the_end(|| rig.context.synchronize(stream));
+        let assert_known = |when: &str| {
+            let (known, held) = (rig.purse.held(), rig.faults.held(rig.context.device()));
+            assert!(known >= held, "{when}, place {keep_place}, failure {nth}: {known} known of {held}");
+            assert_eq!(rig.budget.charged_bytes(), known, "{when}, place {keep_place}, failure {nth}");
+            held
+        };
+        rig.faults.fail_nth(Call::PagesRelease, nth, Status::InvalidValue);
+        rig.pool.sleep(&Heap, &SleepRequest { keep_place, ..SleepRequest::default() }).expect("asleep all the same");
+        failed += u64::from(assert_known("asleep") > Bytes::ZERO);
+        let freed = blocks.split_off(2);
+        freed.into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+        rig.faults.fail_nth(Call::PagesMap, 1, Status::InvalidValue);
+        rig.pool.wake(&WakeRequest::default()).expect_err("the first frame is not mapped");
+        assert_known("asleep again");
+        rig.faults.heal();
+        in_the_end(|| rig.pool.wake(&WakeRequest::default()));
+        assert_known("awake");
+        for (value, block) in blocks.into_iter().enumerate() {
+            rig.expect(&block, value as u8 + 1, stream);
+            rig.pool.deallocate(block, stream).expect("its own");
+        }
+        in_the_end(|| rig.context.synchronize(stream));
+        in_the_end(|| rig.pool.reap());
+        rig.pool.trim(Bytes::ZERO);
+        rig.assert_charged(Bytes::ZERO);
+        rig.finish();
+    }
+    assert_eq!(failed, 12, "each failure was met");
+}

@@ -34,6 +34,15 @@ pub(crate) struct MaybeBroken {
     refusals: Arc<AtomicU64>,
 }
 
+impl MaybeBroken {
+    fn maybe_refuse(&self, frame: Frame) -> Result<Frame, RefusedFrame> {
+        if self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(RefusedFrame { frame, error: Error::InvalidValue { what: "a frame that is refused" } });
+        }
+        Ok(frame)
+    }
+}
+
 impl Holder for MaybeBroken {
     forward_holder!(self.inner);
 }
@@ -49,19 +58,17 @@ impl FrameSource for MaybeBroken {
         self.inner.create_frame(bytes)
     }
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        if self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
-            return Err(RefusedFrame { frame, error: Error::InvalidValue { what: "a frame that is refused" } });
+        let frame = self.maybe_refuse(frame)?;
+        match self.keeps_charge {
+            true => self.inner.release_frame_keeping_place(frame),
+            false => self.inner.release_frame(frame),
         }
-        if self.keeps_charge {
-            self.inner.keep_place(frame.bytes());
-        }
-        self.inner.release_frame(frame)
     }
     fn release(&self) -> Arc<dyn FrameRelease> {
         self.inner.release()
     }
-    fn keep_place(&self, bytes: Bytes) {
-        self.inner.keep_place(bytes);
+    fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        self.inner.release_frame_keeping_place(self.maybe_refuse(frame)?)
     }
     fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
         self.inner.take_place(bytes, patience)

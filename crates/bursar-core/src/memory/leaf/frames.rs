@@ -164,8 +164,10 @@ impl FrameSource for DeviceFrames {
         self.issued.clone()
     }
 
-    /// Does nothing: the driver keeps no places.
-    fn keep_place(&self, _: Bytes) {}
+    /// Keeps no place, as the driver has none, and no frame that the driver does not take: its place would be charged for it.
+    fn release_frame_keeping_place(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        self.issued.release(&self.context, frame)
+    }
 
     fn take_place(&self, _: Bytes, _: Duration) -> Result<()> {
         Ok(())
