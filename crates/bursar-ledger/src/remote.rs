@@ -182,7 +182,7 @@ pub enum RemoteError {
     Failed {
         /// The process.
         pid: u32,
-        /// The first 91 bytes of the reason.
+        /// The first 84 bytes of the reason.
         why: String,
     },
     /// The ledger failed.

@@ -3,7 +3,7 @@
 mod common;
 
 use bursar_core::{Account, Bytes};
-use bursar_ledger::book::{Book, ProcessRequest, RequestState};
+use bursar_ledger::book::{AskRefusal, Book, ProcessRequest, RequestState};
 use bursar_ledger::{Ledger, RemoteError, RemoteReport, RemoteRequest};
 use common::{LOCK_TIMEOUT, Memory, View, register};
 use std::sync::Arc;
@@ -41,6 +41,44 @@ fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
         drop(listener);
     }
     assert_eq!((all.held(), ledger.reading().unwrap().waiting.len()), (Bytes(1000), 0));
+}
+
+/// The request is withdrawn while another process has the lock, which then gives the lock back, or dies with it.
+#[test]
+fn l6_a_request_that_is_withdrawn_without_the_lock_is_gone_for_whoever_has_it_next() {
+    for (is_taken, owner_dies) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (memory, [asker, other, asked]) = three();
+        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP).unwrap();
+        if is_taken {
+            asked.lock(LOCK_TIMEOUT).unwrap().take_request().expect("it is wanted");
+        }
+        let owner = other.lock(LOCK_TIMEOUT).unwrap();
+        asker.withdraw_request(key);
+        assert!(asked.is_withdrawn(key), "it is known at once");
+        if owner_dies {
+            memory.kill(other.slot());
+            std::mem::forget(owner);
+        } else {
+            drop(owner);
+        }
+        assert_eq!(asked.lock(LOCK_TIMEOUT).unwrap().take_request(), None, "nobody waits for it");
+        let mut locked = asker.lock(LOCK_TIMEOUT).unwrap();
+        match is_taken {
+            true => {
+                assert_eq!(locked.request_state(key), RequestState::Taken);
+                assert_eq!(locked.ask(asked.slot(), SLEEP), Err(AskRefusal::Busy), "it is to end first");
+            }
+            false => {
+                assert_eq!(locked.request_state(key), RequestState::Gone);
+                let next = locked.ask(asked.slot(), SLEEP).expect("the slot is free");
+                drop(locked);
+                // A late note of the first says nothing of the second.
+                asker.withdraw_request(key);
+                assert_eq!(asked.lock(LOCK_TIMEOUT).unwrap().take_request(), Some((next, SLEEP)));
+                assert!(!asked.is_withdrawn(next));
+            }
+        }
+    }
 }
 
 const SLEEP: ProcessRequest = ProcessRequest { wake: false, keep_place: true, patience_ms: 7 };

@@ -54,7 +54,8 @@ impl Drop for RemoteListener {
 }
 
 /// A request to another process that is under way. Dropping it withdraws the request: one that the process has not taken is
-/// gone, and a wait in the queue ends; what it has begun to move it finishes.
+/// gone, and a wait in the queue ends; what it has begun to move it finishes. Dropping waits for nobody: where the ledger's lock is
+/// not available, whoever has it next withdraws the request.
 ///
 /// ```
 /// use bursar::ledger::{Ledger, RemoteError, RemoteReport, RemoteRequest};
@@ -123,8 +124,7 @@ impl RemoteCall {
 impl Drop for RemoteCall {
     fn drop(&mut self) {
         if !self.ledger.attachment.is_forked() {
-            // Nobody is left to be told whether it was taken. Where the lock is not available, the end of this process withdraws it.
-            let _outcome = self.withdraw();
+            self.ledger.attachment.book.withdraw_request(self.key);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A process that gives something up while another has the lock leaves a note. A note is a word that only the handle of
 //! its writer has a reason to write: bytes that were returned to a node, or the generation of a node whose handle is
-//! gone, of a queue entry that nobody waits for, or of a process that closed the ledger. Then the lock's word is
+//! gone, of a queue entry that nobody waits for, or of a process that closed the ledger, or the number of a request that
+//! nobody waits for. Then the lock's word is
 //! flagged, and its owner applies all notes before giving the lock back. An owner that is stopped does so when it
 //! continues; if it dies, whoever takes the lock from it looks for all of them. The death of the writer needs no note:
 //! all it had is reclaimed.
@@ -11,7 +12,7 @@
 //! a note names a generation and never replaces a later one. Applying one twice does no harm: the generation has
 //! passed, or nothing is left to do.
 
-use super::{Book, FREE, LockedBook, NodeKey, QueueEntry};
+use super::{Book, FREE, LockedBook, NodeKey, QueueEntry, RequestKey};
 use crate::format::{Words, node, process, sealed, unsealed, waiter};
 use std::time::Duration;
 
@@ -49,6 +50,17 @@ impl<W: Words> Book<W> {
             return;
         }
         self.write_note(self.layout.waiter_at(entry.index) + waiter::ABANDONED, entry.generation());
+        self.announce_notes();
+    }
+
+    /// Withdraws a request to another process: see [`LockedBook::withdraw_request`]. Never waits. The process finds the
+    /// note where it looks whether somebody waits for what it does.
+    pub fn withdraw_request(&self, key: RequestKey) {
+        if let Some(mut locked) = self.lock_if_free() {
+            locked.withdraw_request(key);
+            return;
+        }
+        self.write_note(self.layout.process_at(key.slot) + process::UNWANTED, key.number);
         self.announce_notes();
     }
 
@@ -110,6 +122,7 @@ impl<W: Words> LockedBook<'_, W> {
                 self.unregister_slot(slot);
                 any = true;
             }
+            self.withdraw_unwanted(slot);
         }
         if any {
             self.grant_waiting();

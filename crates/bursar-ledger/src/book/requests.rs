@@ -5,7 +5,7 @@
 //! the lock, so that a crash of either leaves whole requests.
 //!
 //! A request is withdrawn when who asked has ended or does not wait any more. One that was not taken is then gone; of one
-//! that was, the process is told, and ends early what it can.
+//! that was, the process is told, and ends early what it can. Where the lock is not available a note says so (`notes.rs`).
 
 use super::{Book, LockedBook};
 use crate::format::{Words, decode_name, encode_name, process, sealed, unsealed};
@@ -39,7 +39,7 @@ pub struct ProcessRequest {
 pub struct RequestKey {
     /// The slot of the process that was asked.
     pub slot: usize,
-    number: u64,
+    pub(super) number: u64,
 }
 
 /// The end of a request.
@@ -154,6 +154,7 @@ impl<W: Words> LockedBook<'_, W> {
     /// Takes the request that was made of this process, if there is one and who asked is alive.
     pub fn take_request(&mut self) -> Option<(RequestKey, ProcessRequest)> {
         let slot = self.book.slot;
+        self.withdraw_unwanted(slot);
         let at = self.request_at(slot);
         let word = self.get(at);
         if word & STATES != ASKED {
@@ -214,6 +215,14 @@ impl<W: Words> LockedBook<'_, W> {
         is_current && word & STATES == ASKED
     }
 
+    /// Withdraws the request that was made of the process in a slot, if a note says that nobody waits for it.
+    pub(super) fn withdraw_unwanted(&mut self, slot: usize) {
+        let (word, row) = (self.get(self.request_at(slot)), self.book.layout.process_at(slot));
+        if word & WITHDRAWN == 0 && self.get(row + process::UNWANTED) == word / NUMBER {
+            self.withdraw_from(slot);
+        }
+    }
+
     /// Withdraws the request that was made of the process in a slot.
     fn withdraw_from(&mut self, slot: usize) {
         let at = self.request_at(slot);
@@ -261,7 +270,8 @@ impl<W: Words> Book<W> {
     /// Returns whether a request that this process has taken was withdrawn, read without the lock.
     pub fn is_withdrawn(&self, key: RequestKey) -> bool {
         let word = self.peek_process(key.slot, process::REQUEST);
-        word / NUMBER != key.number || word & WITHDRAWN != 0
+        let is_unwanted = self.peek_process(key.slot, process::UNWANTED) == key.number;
+        is_unwanted || word / NUMBER != key.number || word & WITHDRAWN != 0
     }
 
     /// Returns the word that whoever made a request sleeps on, and its contents.

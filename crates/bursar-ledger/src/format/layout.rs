@@ -1,4 +1,4 @@
-//! The layout of a ledger file, format version 5.
+//! The layout of a ledger file, format version 6.
 //!
 //! A ledger file has 524,288 bytes: 65,536 words of 64 bits, little-endian, mapped into every process that has the ledger
 //! open. It consists of a header, counters, the undo journal and four tables with rows of a fixed size. Rows are reused;
@@ -23,7 +23,7 @@
 //! ```text
 //!  byte  word  field            stored    contents
 //!     0     0  MAGIC            plain     "BURSARLG"
-//!     8     1  VERSION          plain     5
+//!     8     1  VERSION          plain     6
 //!    16     2  SHAPE            plain     refusals << 56 | journal entries << 48 | processes << 32 | queue rows << 16 | nodes
 //!    24     3  UUID             plain     the device's UUID, two words: its first 8 bytes as a big-endian number, then the rest
 //!    40     5  TOTAL            plain     all of the device's memory, in bytes
@@ -156,7 +156,7 @@
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// The version of this layout. A file with another one is refused.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -411,7 +411,7 @@ impl LedgerLayout {
 const _: () = {
     const FILE: LedgerLayout = LedgerLayout::FILE;
     let shape = 32 << 56 | 24 << 48 | 256 << 32 | 256 << 16 | 1301;
-    assert!(VERSION == 5 && FILE.words() * 8 == 524_288 && FILE.shape() == shape);
+    assert!(VERSION == 6 && FILE.words() * 8 == 524_288 && FILE.shape() == shape);
 
     assert!(FILE.counters_at() * 8 == 256 && counter::WORDS * 8 == 192);
     assert!(FILE.journal_at(0) * 8 == 448 && JOURNAL_WORDS * 8 == 16);

@@ -3,16 +3,17 @@
 
 use crate::peer::{Folder, Peer, ROLE, TOTAL, myself, subject};
 use crate::trial;
-use bursar_core::{Account, Bytes};
+use bursar_core::{Account, Bytes, Error};
 use bursar_ledger::book::Book;
 use bursar_ledger::format::{WordsSnapshot, header};
-use bursar_ledger::{Ledger, LedgerError, Priority, Reservation, ReserveOptions};
+use bursar_ledger::{Ledger, LedgerError, Priority, RemoteError, RemoteRequest, Reservation, ReserveOptions};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l4_nothing_of_a_request_at_once_waits_while_the_lock_is_stuck", at_once),
         trial("l4_a_future_waits_for_nobody_while_the_lock_is_stuck", futures),
         trial("l6_dropping_everything_waits_for_nobody_and_gives_all_back", dropping_everything),
+        trial("l6_dropping_a_call_waits_for_nobody_and_withdraws_it", dropping_a_call),
         trial("l6_what_is_held_stays_charged_when_the_ledger_is_dropped_stuck", dropping_what_is_held),
         trial("l6_opening_while_the_lock_is_stuck_fails_once", opening),
         trial("l4_a_storm_of_stops_leaves_nothing_behind", storm),
@@ -172,6 +174,40 @@ fn dropping_everything() {
     let ledger = folder.open();
     assert_eq!(ledger.available().unwrap(), TOTAL);
     assert_eq!(ledger.reading().unwrap().processes.len(), 1, "what was dropped is not there any more");
+}
+
+/// Whoever meets a request learns that it is withdrawn while the lock is stuck, and the next request is made once it is not.
+fn dropping_a_call() {
+    let (stopped, ledger) = Stopped::new();
+    let ((tell_began, began), (tell_end, ends), (look, may_look)) = (channel(), channel(), channel());
+    let (asked, may_look) = (ledger.clone(), Mutex::new(may_look));
+    let listener = ledger.on_request(move |_| {
+        tell_began.send(()).unwrap();
+        // Looking takes the lock where that is free.
+        may_look.lock().unwrap().recv().unwrap();
+        until("the withdrawal", || asked.is_request_withdrawn());
+        tell_end.send(()).unwrap();
+        Err(Error::InvalidValue { what: "nobody wants it any more" })
+    });
+    let ask = || ledger.ask(std::process::id(), RemoteRequest::Wake { patience: SOON });
+    let call = ask().unwrap();
+    began.recv_timeout(SOON).unwrap();
+    stopped.stop();
+    soon(|| drop(call));
+    look.send(()).unwrap();
+    ends.recv_timeout(SOON).expect("it is told while the lock is stuck");
+    let _folder = stopped.end();
+    let next = loop {
+        match ask() {
+            Err(RemoteError::Busy { .. }) => std::thread::yield_now(),
+            asked => break asked.unwrap(),
+        }
+    };
+    began.recv_timeout(SOON).expect("the next is taken");
+    drop(next);
+    look.send(()).unwrap();
+    ends.recv_timeout(SOON).expect("and withdrawn too");
+    drop(listener);
 }
 
 fn dropping_what_is_held() {

@@ -25,11 +25,12 @@
 //!   344    43  PATIENCE          sealed    how long the request may wait, in milliseconds
 //!   352    44  OUTCOME           sealed    how the request ended: see `book/requests.rs`
 //!   360    45  FIGURES           sealed    the figures of its end: 6 words
-//!   408    51  TEXT              sealed    why it failed, 7 bytes a word: 13 words
+//!   408    51  TEXT              sealed    why it failed, 7 bytes a word: 12 words
+//!   504    63  UNWANTED          sealed    note: the number of the request that nobody waits for any more
 //! ```
 //!
 //! The words from PUBLISHED to LISTENS belong to the process that has the slot, and are nobody's once it has left. Those from REQUEST
-//! on are changed behind the lock only. REQUEST consists of:
+//! to TEXT are changed behind the lock only. REQUEST consists of:
 //!
 //! ```text
 //!  bits        contents
@@ -37,7 +38,7 @@
 //!   2          WITHDRAWN: who asked has ended, or does not wait any more
 //!   3          WAKE: the memory of the process is to wake; otherwise it is to sleep
 //!   4          KEEP_PLACE: what sleeps stays charged
-//!   8 … 55     how many requests were made of this slot before, whoever had it
+//!   8 … 55     the number of the request: how many were made of this slot, whoever had it
 //! ```
 
 /// The generation of the slot, and [`OCCUPIED`] while a process has it.
@@ -93,9 +94,11 @@ pub const FIGURES_MAX: usize = 6;
 /// The reason of a failure: [`TEXT_WORDS`] words, of [`LETTERS`](super::LETTERS) bytes.
 pub const TEXT: usize = FIGURES + FIGURES_MAX;
 /// The number of words of a text.
-pub const TEXT_WORDS: usize = 13;
+pub const TEXT_WORDS: usize = 12;
+/// A note, written without the lock: the number of the request that nobody waits for any more. See `book/notes.rs`.
+pub const UNWANTED: usize = TEXT + TEXT_WORDS;
 /// The number of words of a row.
-pub const WORDS: usize = TEXT + TEXT_WORDS;
+pub const WORDS: usize = UNWANTED + 1;
 
 /// The drawing at the top of this file, in bytes.
 const _: () = {
@@ -106,5 +109,6 @@ const _: () = {
     assert!(HOLDERS_MAX == 4 && TAG_WORDS == 5);
     assert!(LISTENS * 8 == 320 && REQUEST * 8 == 328 && ASKER * 8 == 336 && PATIENCE * 8 == 344);
     assert!(OUTCOME * 8 == 352 && FIGURES * 8 == 360 && FIGURES_MAX == 6 && TEXT * 8 == 408);
-    assert!(TEXT_WORDS == 13 && 1 + FIGURES_MAX + TEXT_WORDS < super::STEP_MAX, "an end is written in one step");
+    assert!(UNWANTED * 8 == 504);
+    assert!(TEXT_WORDS == 12 && 1 + FIGURES_MAX + TEXT_WORDS < super::STEP_MAX, "an end is written in one step");
 };
