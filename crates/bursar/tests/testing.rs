@@ -309,6 +309,15 @@ fn pinned_memory_that_a_driver_fails_to_release_is_released_all_the_same() {
 }
 
 #[test]
+fn t7_pinned_memory_of_an_upload_is_released_whichever_call_fails() {
+    // The error of a wait that failed has the memory, until the search has told it.
+    let uploads = || races(|rig| uploads_from_pinned_memory(rig, &mut None)).seeds(20).failing_each_call();
+    let verdict = uploads().expect_clean();
+    assert!(verdict.faults >= 20 * 8, "{verdict}");
+    uploads().stack(Stack::new().layer(PagePool::default()).over(leaf::Frames)).expect_clean();
+}
+
+#[test]
 fn a_search_shares_its_devices_with_no_other_that_runs_at_the_same_time() {
     let fills_most_of_a_device = |rig: &Rig| {
         let stream = rig.stream()?;

@@ -216,13 +216,14 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             }
             Err(error) => Ok(Err(error.into())),
         };
-        settle_pinned_memory();
-        sim.settle();
+        // An error may have memory, as that of a transfer does, which ends with it.
         let (trouble, has_panicked) = match ended {
             Ok(Ok(())) => (None, false),
             Ok(Err(error)) => (Some(Finding::Failed { error: with_causes(&*error) }), false),
             Err(payload) => (Some(Finding::Panicked { message: message_of(payload) }), true),
         };
+        settle_pinned_memory();
+        sim.settle();
         let hazard = HazardExplanation::shortest(&sim, trouble.as_ref().map(ToString::to_string));
         let leaks = || Some(sim.leaks()).filter(|leaks| !self.are_leaks_allowed && !leaks.is_empty());
         // An error is what a program should end with where a call fails.
