@@ -22,6 +22,16 @@ pub(crate) struct VisibleDevice {
     pub(crate) facts: DeviceFacts,
     /// The handle of its primary context, whether or not it is active.
     pub(crate) primary: Handle,
+    /// Locked while the primary context is retained, released or reset.
+    changing_primary: Mutex<()>,
+}
+
+impl VisibleDevice {
+    /// Locks the primary context against others who retain or release it: one that ends has ended before it is made again. Calls of the
+    /// simulator that wait may be made meanwhile.
+    pub(crate) fn changes_primary(&self) -> MutexGuard<'_, ()> {
+        self.changing_primary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -78,7 +88,7 @@ pub(crate) fn initialise() -> CallResult {
     }
     let device = |id: DeviceId| {
         let primary = handle(Kind::Context, u64::from(id.0));
-        VisibleDevice { id, facts: facts[id.0 as usize].clone(), primary }
+        VisibleDevice { id, facts: facts[id.0 as usize].clone(), primary, changing_primary: Mutex::default() }
     };
     let devices: Vec<VisibleDevice> = visible.into_iter().map(device).collect();
     let mut state = State::starting_at(u64::from(machine.sim.device_count()));

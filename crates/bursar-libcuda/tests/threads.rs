@@ -89,3 +89,31 @@ fn k1_threads_have_the_device_in_common_and_nothing_is_lost() {
     let (free, total) = memory();
     assert_eq!(free, total);
 }
+
+#[test]
+fn k1_a_primary_context_that_one_thread_has_retained_is_not_ended_by_what_another_releases() {
+    const TURNS: usize = 2000;
+    enter();
+    let barrier = Barrier::new(THREADS as usize);
+    let retains = || {
+        barrier.wait();
+        for _ in 0..TURNS {
+            let (mut context, mut stream) = (0u64, 0u64);
+            ok!(cuDevicePrimaryCtxRetain(&mut context, 1i32));
+            ok!(cuCtxSetCurrent(context));
+            ok!(cuStreamCreate(&mut stream, 1u64));
+            ok!(cuStreamSynchronize(stream));
+            ok!(cuStreamDestroy_v2(stream));
+            ok!(cuDevicePrimaryCtxRelease_v2(1i32));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(retains);
+        }
+    });
+    let (mut flags, mut is_active) = (0u32, 1i32);
+    ok!(cuDevicePrimaryCtxGetState(1i32, &mut flags, &mut is_active));
+    assert_eq!(is_active, 0, "as many released it as had retained it");
+    ok!(cuDevicePrimaryCtxRelease_v2(0i32));
+}

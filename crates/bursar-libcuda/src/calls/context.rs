@@ -36,25 +36,19 @@ fn take_own(process: &Process, device: DeviceId) -> CallResult<Option<RawPages>>
 pub(crate) fn primary_retain(process: &Process, context: Out<CUcontext>, device: CUdevice) -> CallResult {
     context.required()?;
     let device = process.device(device)?;
-    let is_active = |state: &State| state.contexts.get(&device.primary).is_some_and(|context| context.retains > 0);
-    let own = if is_active(&process.state()) { None } else { take_own(process, device.id)? };
-    let mut state = process.state();
-    let is_late = own.is_some() && is_active(&state);
-    if let Some(primary) = state.contexts.get_mut(&device.primary) {
+    let _alone = device.changes_primary();
+    let is_active = process.state().context(device.primary).is_ok();
+    let own = if is_active { None } else { take_own(process, device.id)? };
+    if let Some(primary) = process.state().contexts.get_mut(&device.primary) {
         primary.retains += 1;
-        if own.is_some() && !is_late {
-            primary.own = own;
-        }
-    }
-    drop(state);
-    if let Some(own) = own.filter(|_| is_late) {
-        port::pages_release(process.sim(), device.id, own)?;
+        primary.own = primary.own.or(own);
     }
     context.set(pointer(device.primary))
 }
 
 pub(crate) fn primary_release(process: &Process, device: CUdevice) -> CallResult {
     let device = process.device(device)?;
+    let _alone = device.changes_primary();
     let mut state = process.state();
     let primary = state.contexts.get_mut(&device.primary).filter(|context| context.retains > 0);
     let primary = primary.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
@@ -68,6 +62,7 @@ pub(crate) fn primary_release(process: &Process, device: CUdevice) -> CallResult
 
 pub(crate) fn primary_reset(process: &Process, device: CUdevice) -> CallResult {
     let device = process.device(device)?;
+    let _alone = device.changes_primary();
     let is_active = process.state().context(device.primary).is_ok();
     if is_active { destroy_contents(process, device.primary) } else { Ok(()) }
 }
