@@ -464,7 +464,8 @@ bursar_status bursar_last_error(struct bursar_error *out);
 // The text is cut to fit `capacity` bytes with a zero byte at its end, and `*length` is how many bytes all of it has without
 // one. To ask for the length, pass a null `buffer` with a capacity of zero; `length` may be null.
 //
-// Errors: `BURSAR_INVALID_ARGUMENT` if `buffer` is null and `capacity` is not zero.
+// Errors: `BURSAR_INVALID_ARGUMENT` if `buffer` is null and `capacity` is not zero; that is then the last failure, and the last
+// refusal stays.
 // Threads: any; each has its own last refusal.
 // Ownership: the buffer is the caller's.
 //

@@ -43,10 +43,19 @@ fn forked() -> bursar_status {
 
 /// Makes a call that leaves the last error as it is, because it reads it.
 pub(crate) fn call_about_errors(body: impl FnOnce() -> CallResult) -> bursar_status {
+    told(body, |failure| failure.status())
+}
+
+/// Makes a call about what this thread was told before, which a process that was forked off may make too.
+pub(crate) fn call_about_refusals(body: impl FnOnce() -> CallResult) -> bursar_status {
+    told(body, keep)
+}
+
+fn told(body: impl FnOnce() -> CallResult, failed: impl FnOnce(Box<Failure>) -> bursar_status) -> bursar_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => bursar_status::BURSAR_OK,
-        Ok(Err(failure)) => failure.status(),
-        Err(payload) => Failure::panicked(payload).status(),
+        Ok(Err(failure)) => failed(failure),
+        Err(payload) => failed(Failure::panicked(payload)),
     }
 }
 

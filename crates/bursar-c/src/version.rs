@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{self, Versioned, fixed_text};
-use crate::enter::call_about_errors;
+use crate::enter::{call_about_errors, call_about_refusals};
 use crate::status::{STATUSES, bursar_status, with_last_failure, with_last_refusal};
 use bursar::driver::Status;
 use std::ffi::c_char;
@@ -114,7 +114,8 @@ pub unsafe extern "C" fn bursar_last_error(out: *mut bursar_error) -> bursar_sta
 /// The text is cut to fit `capacity` bytes with a zero byte at its end, and `*length` is how many bytes all of it has without
 /// one. To ask for the length, pass a null `buffer` with a capacity of zero; `length` may be null.
 ///
-/// Errors: `BURSAR_INVALID_ARGUMENT` if `buffer` is null and `capacity` is not zero.
+/// Errors: `BURSAR_INVALID_ARGUMENT` if `buffer` is null and `capacity` is not zero; that is then the last failure, and the last
+/// refusal stays.
 /// Threads: any; each has its own last refusal.
 /// Ownership: the buffer is the caller's.
 ///
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn bursar_last_refusal(
     capacity: usize,
     length: *mut usize,
 ) -> bursar_status {
-    call_about_errors(|| {
+    call_about_refusals(|| {
         // SAFETY: the caller's own promise.
         let copied = with_last_refusal(|text| unsafe { arguments::copy_text(text, buffer, capacity, length) });
         copied.unwrap_or(Ok(()))

@@ -101,9 +101,10 @@ fn y1_every_call_is_entered_so_that_nothing_unwinds_and_says_its_errors() {
             assert!(documentation.contains(word), "{word} is missing before {text}");
         }
         let (head, body) = text.split_once("{\n").expect("a function");
-        let entered = ["    call(|| ", "    running_call(|running| ", "    call_about_errors(|| "]
-            .iter()
-            .any(|start| body.starts_with(start));
+        let entered =
+            ["    call(|| ", "    running_call(|running| ", "    call_about_errors(|| ", "    call_about_refusals(|| "]
+                .iter()
+                .any(|start| body.starts_with(start));
         assert!(entered || !head.contains("bursar_status {") && documentation.contains("Errors: none"), "{text}");
     }
 }
