@@ -144,10 +144,11 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn take_from_lists(&self, request: Request) -> Option<u64> {
         let mut lists = self.state.lists();
-        if lists.should_ask_first(request.slot) {
+        if lists.has_one_stream() {
+            lists.claim_common_if_any(request.slot);
+        } else if lists.should_ask_first(request.slot) {
             return None;
         }
-        lists.claim_common_if_alone(request.slot);
         lists.take(request)
     }
 

@@ -10,7 +10,8 @@ use super::free_lists::UnorderedFree;
 use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
-use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream};
+use bursar_core::{Bytes, DeviceBlock, Error, FrameSource, Refused, Result, Stream};
+use std::ops::Range;
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of the rest, in one
@@ -31,11 +32,12 @@ impl<F: FrameSource> PagePoolResource<F> {
         self.free_missed(block, stream, magazine)
     }
 
-    /// Frees a block that the thread's recent magazine has no entry for, or with every check made where it has none.
+    /// Frees a block that the thread's recent magazine has no entry for, or with every check made where there is none. Owner and
+    /// alignment of one with a magazine were found to be right.
     #[inline(never)]
     fn free_missed(&self, block: DeviceBlock, stream: Stream, magazine: Option<&Magazine>) -> Result<(), Refused> {
         let Some(magazine) = magazine else { return self.free_checked(block, stream) };
-        if !self.is_own(&block) {
+        if !self.is_inside(&block) {
             return Err(Refused { error: self.foreign(&block), block });
         }
         let Extent { at, len } = extent_of(&block);
@@ -148,9 +150,17 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Returns whether a block can be one of this pool's: made here, in one piece of its memory.
     #[inline]
     fn is_own(&self, block: &DeviceBlock) -> bool {
-        let (at, len) = (block.ptr().0, block.granted().get());
-        let inside = self.addresses.contains(&(at / UNIT)) || self.addresses.is_empty();
-        block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
+        let is_aligned = (block.ptr().0 | block.granted().get()).is_multiple_of(UNIT);
+        block.owner() == self.owner && is_aligned && self.is_inside(block)
+    }
+
+    /// Returns whether a block lies where this pool has memory.
+    #[inline]
+    fn is_inside(&self, block: &DeviceBlock) -> bool {
+        let Range { start, end } = self.addresses;
+        // One comparison for both ends: what lies before the first wraps around.
+        let is_inside = (block.ptr().0 / UNIT).wrapping_sub(start) < end.wrapping_sub(start) || start == end;
+        is_inside && block.granted() > Bytes::ZERO
     }
 
     #[cold]

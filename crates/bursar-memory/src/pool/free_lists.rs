@@ -367,10 +367,16 @@ impl FreeLists {
         fits.into_iter().map(|(_, from)| from).collect()
     }
 
+    /// Returns whether all that was freed was freed on one stream.
+    #[inline(always)]
+    pub(super) const fn has_one_stream(&self) -> bool {
+        self.open_lane_count == 1
+    }
+
     /// Lets the only stream there is have what is common as its own.
     #[inline(always)]
-    pub(super) fn claim_common_if_alone(&mut self, slot: usize) {
-        if self.open_lane_count == 1 && !self.common.is_empty() {
+    pub(super) fn claim_common_if_any(&mut self, slot: usize) {
+        if !self.common.is_empty() {
             self.claim_common(slot);
         }
     }

@@ -240,8 +240,14 @@ impl<const GROUP: usize> Runs<GROUP> {
 
     /// Inserts a run, which coalesces with its neighbours. Returns `false`, and nothing changes, where a part of it is
     /// here already.
-    #[inline]
-    pub(super) fn insert(&mut self, run: Run) -> bool {
+    #[inline(always)]
+    pub(super) fn insert(&mut self, Run { at, len, stamp }: Run) -> bool {
+        self.insert_parts(at, len, stamp)
+    }
+
+    /// Inserts a run whose parts are passed in registers, where a run would be in memory.
+    fn insert_parts(&mut self, at: u64, len: u64, stamp: u64) -> bool {
+        let run = Run { at, len, stamp };
         let Some((position, entry)) = self.entry_for(run.at) else {
             self.add_first_group();
             return self.insert(run);
