@@ -176,6 +176,17 @@ fn z5_memory_sleeps_and_wakes_as_a_program_in_c_sees_it() {
 }
 
 #[test]
+fn y1_the_last_handle_of_a_device_ends_no_call_and_leaves_no_memory_behind() {
+    let scene = Scene::new("devices").with_driver();
+    let driver = scene.folder.join("libcuda.so.1");
+    let program = scene.compile(GNU11, "tests/programs/devices.c", &[driver.to_str().expect("a path")]);
+    let run =
+        |command: &mut Command| assert_eq!(succeeded(command.env("BURSAR_SIM_DEVICES", "1x8GiB")), "all came back\n");
+    run(&mut scene.command(&program));
+    (0..3).for_each(|seed| run(scene.command(&program).env("BURSAR_SEED", seed.to_string())));
+}
+
+#[test]
 fn y1_threads_allocate_and_free_while_they_end() {
     let scene = Scene::new("threads");
     let program = scene.compile(C99, "tests/programs/threads.c", &[]);

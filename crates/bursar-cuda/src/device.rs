@@ -109,7 +109,8 @@ impl Device {
         Ok(self.primary.load(Ordering::Relaxed))
     }
 
-    /// Releases the primary context on the last call. It is destroyed unless another library retains it too.
+    /// Releases the primary context on the last call. It is destroyed unless another library retains it too; the device's pool then
+    /// gives back first what was freed here, which it would keep until somebody asks for it.
     ///
     /// # Safety
     /// If it is the last call, nothing that was created in the context is used any more.
@@ -120,6 +121,8 @@ impl Device {
         if *opens > 0 || self.is_observed {
             return Ok(());
         }
+        // What it does not give back is the driver's, and counts as such.
+        let _kept = self.call(api, |api| api.trim_pool(handle));
         self.primary.store(ptr::null_mut(), Ordering::Release);
         // SAFETY: retained by `open`; for the rest, the caller's own promise.
         self.checked(api, unsafe { api.primary_release(handle) })

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::sys::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUstream,
+    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemPool_attribute, CUstream,
 };
 use super::{Api, CallResult, output, outputs};
 use std::ffi::{c_uint, c_void};
@@ -40,6 +40,17 @@ impl Api {
     pub(crate) unsafe fn free_async(&self, ptr: CUdeviceptr, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemFreeAsync(ptr, stream) }
+    }
+
+    /// Has a device's current pool give back what it has reserved and does not use, but for what it is set to keep.
+    pub(crate) fn trim_pool(&self, device: CUdevice) -> CallResult<()> {
+        // SAFETY: the driver writes one handle.
+        let pool = output(ptr::null_mut(), |pool| unsafe { self.cuDeviceGetMemPool(pool, device) })?;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the value of this attribute is a number of 64 bits.
+        let keep = output(0_u64, |keep| unsafe { self.cuMemPoolGetAttribute(pool, threshold, keep.cast()) })?;
+        // SAFETY: a pool that the driver has just returned.
+        unsafe { self.cuMemPoolTrimTo(pool, usize::try_from(keep).unwrap_or(usize::MAX)) }
     }
 
     pub(crate) fn host_allocate(&self, bytes: usize, flags: c_uint) -> CallResult<*mut c_void> {

@@ -19,6 +19,7 @@ pub(crate) type CUstream = *mut CUstream_st;
 pub(crate) type CUevent = *mut CUevent_st;
 pub(crate) type CUgraph = *mut CUgraph_st;
 pub(crate) type CUgraphExec = *mut CUgraphExec_st;
+pub(crate) type CUmemoryPool = *mut CUmemPoolHandle_st;
 
 /// Declares types that only the driver looks into.
 macro_rules! opaque {
@@ -31,7 +32,7 @@ macro_rules! opaque {
     )* };
 }
 
-opaque! { CUctx_st CUstream_st CUevent_st CUgraph_st CUgraphExec_st }
+opaque! { CUctx_st CUstream_st CUevent_st CUgraph_st CUgraphExec_st CUmemPoolHandle_st }
 
 /// Declares enumerations as numbers, each with the values that are used here.
 macro_rules! enumerations {
@@ -71,6 +72,7 @@ enumerations! {
     }
     CUstreamCaptureMode { CU_STREAM_CAPTURE_MODE_RELAXED = 2 }
     CUstreamCaptureStatus { CU_STREAM_CAPTURE_STATUS_NONE = 0 }
+    CUmemPool_attribute { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4 }
     CUstream_flags { CU_STREAM_NON_BLOCKING = 1 }
     CUevent_flags { CU_EVENT_DISABLE_TIMING = 2 }
     CUmemAllocationGranularity_flags { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 }

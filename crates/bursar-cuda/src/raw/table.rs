@@ -8,7 +8,7 @@ use super::enforced;
 use super::sys::{
     CUDA_ERROR_DEINITIALIZED, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUgraphExec,
     CUhostFn, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUmemPool_attribute, CUmemoryPool, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -129,6 +129,10 @@ table! {
     cuMemFree = cuMemFree_v2(ptr: CUdeviceptr);
     cuMemAllocAsync = cuMemAllocAsync(ptr: *mut CUdeviceptr, bytes: usize, stream: CUstream);
     cuMemFreeAsync = cuMemFreeAsync(ptr: CUdeviceptr, stream: CUstream);
+    cuDeviceGetMemPool = cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    cuMemPoolGetAttribute =
+        cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    cuMemPoolTrimTo = cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
 
     cuStreamCreateWithPriority =
         cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);

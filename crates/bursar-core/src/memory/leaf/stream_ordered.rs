@@ -275,6 +275,9 @@ impl Drop for AsyncMemory {
         }
         let submit = |context: &DeviceContext, free: &mut FailedFree| free.submit(context).map(|_| Bytes(free.granted));
         self.failed.leave(&self.context, submit, |free| free.granted);
+        if let Err(error) = self.pending.wait(&self.context) {
+            drop(self.context.failed(error));
+        }
         self.pending.return_events(&self.context);
     }
 }
