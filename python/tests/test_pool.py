@@ -501,6 +501,12 @@ def test_pinned_memory_of_no_size_is_refused_as_such(size: int) -> None:
         bursar.pinned(size)
 
 
+@pytest.mark.parametrize("size", [(1 << 62) + 1, 1 << 63, (1 << 64) - 1])
+def test_r4_a_size_that_no_device_has_is_refused_as_such(size: int) -> None:
+    with pytest.raises(bursar.InvalidSize, match=f"{size} bytes"):
+        bursar.Buffer(size)
+
+
 def test_a_pool_on_what_is_no_reservation_says_what_one_is() -> None:
     wrong: Any = 5
     with pytest.raises(TypeError, match="not int"):

@@ -785,7 +785,7 @@ bursar_status bursar_stack_trim(struct bursar_stack stack,
 
 // Says how many bytes a request would be granted, which is what limits are charged with.
 //
-// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for zero bytes, a size that overflows when it is rounded up, and an
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for zero bytes, more than 4 EiB, and an
 // alignment that is not a power of two up to 2 MiB.
 // Threads: any.
 // Ownership: none.
@@ -845,7 +845,7 @@ bursar_status bursar_device_sleep_read(struct bursar_device device,
 // a number that `bursar_tag` returned, or `BURSAR_UNTAGGED`.
 //
 // Errors: `BURSAR_OUT_OF_BUDGET`, `BURSAR_OUT_OF_MEMORY` and `BURSAR_WITHHELD`, which `bursar_last_refusal` explains;
-// `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for zero bytes; `BURSAR_INVALID_STREAM`; `BURSAR_LEDGER`,
+// `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for zero bytes and more than 4 EiB; `BURSAR_INVALID_STREAM`; `BURSAR_LEDGER`,
 // `BURSAR_FORKED`; `BURSAR_DRIVER_FAILED`, also for an earlier free that failed. `*out` is then null.
 // Threads: any.
 // Ownership: the caller frees `*out` with `bursar_free`.

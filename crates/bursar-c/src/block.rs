@@ -37,7 +37,7 @@ pub const BURSAR_WRITE: u32 = 1;
 /// a number that `bursar_tag` returned, or `BURSAR_UNTAGGED`.
 ///
 /// Errors: `BURSAR_OUT_OF_BUDGET`, `BURSAR_OUT_OF_MEMORY` and `BURSAR_WITHHELD`, which `bursar_last_refusal` explains;
-/// `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for zero bytes; `BURSAR_INVALID_STREAM`; `BURSAR_LEDGER`,
+/// `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for zero bytes and more than 4 EiB; `BURSAR_INVALID_STREAM`; `BURSAR_LEDGER`,
 /// `BURSAR_FORKED`; `BURSAR_DRIVER_FAILED`, also for an earlier free that failed. `*out` is then null.
 /// Threads: any.
 /// Ownership: the caller frees `*out` with `bursar_free`.

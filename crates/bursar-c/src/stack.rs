@@ -316,7 +316,7 @@ pub unsafe extern "C" fn bursar_stack_trim(stack: bursar_stack, keep: u64, relea
 
 /// Says how many bytes a request would be granted, which is what limits are charged with.
 ///
-/// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for zero bytes, a size that overflows when it is rounded up, and an
+/// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT` for zero bytes, more than 4 EiB, and an
 /// alignment that is not a power of two up to 2 MiB.
 /// Threads: any.
 /// Ownership: none.

@@ -7,8 +7,7 @@ mod lent;
 pub use frame::{Frame, FrameKind, RefusedFrame};
 pub use lent::{LentBlocks, RawBlock};
 
-use crate::values::round_up;
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, MAX_ALIGN, MIN_ALIGN, Result, Stream};
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, MAX_ALIGN, MIN_ALIGN, Result, Stream, is_size};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The identity of the resource that made a block, and so the only one that may take it back.
@@ -229,11 +228,10 @@ pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
     if !align.is_power_of_two() || align > MAX_ALIGN {
         return Err(Error::InvalidAlignment { align });
     }
-    let extra = align.saturating_sub(MIN_ALIGN);
-    match round_up(bytes, MIN_ALIGN) {
-        Some(rounded) if bytes > 0 && rounded.checked_add(extra).is_some() => Ok(Bytes(rounded + extra)),
-        _ => Err(Error::InvalidSize { requested: bytes }),
+    if !is_size(bytes) {
+        return Err(Error::InvalidSize { requested: bytes });
     }
+    Ok(Bytes(bytes.next_multiple_of(MIN_ALIGN) + align.saturating_sub(MIN_ALIGN)))
 }
 
 /// The error of a range that does not lie in its block.

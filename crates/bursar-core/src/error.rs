@@ -40,7 +40,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A size of zero, or one that overflows when it is rounded up.
-    #[error("{requested} bytes cannot be allocated: {}", if *requested == 0 { "a block holds at least one byte" } else { "the size overflows when rounded up" })]
+    #[error("{requested} bytes cannot be allocated: {}", if *requested == 0 { "a block holds at least one byte" } else { "no device has as much" })]
     InvalidSize {
         /// The requested size in bytes.
         requested: u64,

@@ -92,5 +92,5 @@ pub use sync::{Latch, LatchGuard, ThreadIndex, interrupt_interval, interruptible
 pub use tracking::{BlockUse, RefusedTracked, RefusedTransfer, Submission, TrackedBlock, Transfer};
 pub use values::{
     Access, AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind,
-    MAX_ALIGN, MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress,
+    MAX_ALIGN, MAX_SIZE, MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress, is_size,
 };

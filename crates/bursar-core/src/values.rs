@@ -8,8 +8,7 @@ mod generation;
 mod tag;
 
 pub use access::Access;
-pub(crate) use address::round_up;
-pub use address::{DevicePtr, MAX_ALIGN, MIN_ALIGN};
+pub use address::{DevicePtr, MAX_ALIGN, MAX_SIZE, MIN_ALIGN, is_size};
 pub use bytes::{Bytes, ParseBytesError};
 pub use device::{
     Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, MemoryInfo, NumaNode, ParseUuidError, PciAddress,

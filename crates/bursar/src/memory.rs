@@ -12,9 +12,9 @@ pub use bursar_core::{
     Account, Admission, AllocTag, AsleepId, BlockParts, Build, Bytes, Compose, DeviceBlock, DeviceMemoryResource,
     DeviceMemoryResourceExt, DevicePtr, DeviceRange, FencedBlock, Frame, FrameKind, FrameRelease, FrameSource,
     Generation, Holder, HostElements, HostMemory, HostStore, Identity, Inspector, Layer, LentBlocks, MAX_ALIGN,
-    MIN_ALIGN, ObservedResource, OwnerId, ParseBytesError, RawBlock, Refused, RefusedFrame, SleepReading, SleepReport,
-    SleepRequest, SleepState, Sleeper, Stack, WakeReport, WakeRequest, forward_holder, forward_memory_resource, grant,
-    leaf,
+    MAX_SIZE, MIN_ALIGN, ObservedResource, OwnerId, ParseBytesError, RawBlock, Refused, RefusedFrame, SleepReading,
+    SleepReport, SleepRequest, SleepState, Sleeper, Stack, WakeReport, WakeRequest, forward_holder,
+    forward_memory_resource, grant, leaf,
 };
 #[doc(inline)]
 pub use bursar_memory::{

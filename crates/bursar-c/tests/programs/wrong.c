@@ -298,6 +298,8 @@ static void wrong_values(bursar_driver driver, bursar_device device, bursar_stac
     ARGUMENT(bursar_tag("\xff", &tag));
 
     ARGUMENT(bursar_allocate(stack, 0, 0, stream, BURSAR_UNTAGGED, &out));
+    ARGUMENT(bursar_allocate(stack, (uint64_t)1 << 63, 0, stream, BURSAR_UNTAGGED, &out));
+    IS(BURSAR_OUT_OF_MEMORY, bursar_allocate(stack, (uint64_t)1 << 62, 0, stream, BURSAR_UNTAGGED, &out));
     ARGUMENT(bursar_allocate(stack, UINT64_MAX, 0, stream, BURSAR_UNTAGGED, &out));
     OK(bursar_last_error(&error));
     THAT(error.requested == UINT64_MAX && error.is_capacity == 0);

@@ -2,7 +2,7 @@
 
 use crate::StackRig;
 use bursar_core::{
-    Bytes, DeviceContext, DeviceId, Error, Generation, MAX_ALIGN, RawBlock, RawStream, StreamMisuse, tag,
+    Bytes, DeviceContext, DeviceId, Error, Generation, MAX_ALIGN, MAX_SIZE, RawBlock, RawStream, StreamMisuse, tag,
 };
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -131,7 +131,10 @@ fn r3_raw_blocks_are_looked_up(rig: &StackRig) {
 }
 
 fn r4_impossible_sizes_are_refused_and_named(rig: &StackRig) {
-    for requested in [0, u64::MAX, u64::MAX - 255, u64::MAX - (1 << 20)] {
+    let refused =
+        rig.memory.allocate(MAX_SIZE / 2, 256, rig.stream, tag!("too much")).expect_err("no device has as much");
+    assert!(refused.is_capacity(), "{refused}");
+    for requested in [0, MAX_SIZE + 1, 1 << 63, u64::MAX, u64::MAX - 255, u64::MAX - (1 << 20)] {
         let align = if requested == 0 { 256 } else { MAX_ALIGN };
         let refused = rig.memory.allocate(requested, align, rig.stream, tag!("impossible")).expect_err("impossible");
         assert_eq!(refused, Error::InvalidSize { requested });

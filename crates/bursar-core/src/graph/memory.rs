@@ -6,7 +6,7 @@ use crate::context::CaptureOrder;
 use crate::observe::GraphCount;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MAX_ALIGN,
-    MIN_ALIGN, Note, Refused, Result, Stream, StreamMisuse, Survey,
+    MIN_ALIGN, Note, Refused, Result, Stream, StreamMisuse, Survey, is_size,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl GraphMemory {
         let Shared { below, own, .. } = &*self.shared;
         let (context, own) = (self.context(), *own);
         let step = step(self.held().get().saturating_add(bytes));
-        let rounded = bytes.checked_next_multiple_of(step).ok_or(Error::InvalidSize { requested: bytes })?;
+        let rounded = bytes.next_multiple_of(step);
         let segment = match below.allocate(rounded, align.max(MIN_ALIGN), own, GraphCount::tag()) {
             Err(error) if error.is_capacity() && rounded > bytes => {
                 below.allocate(bytes, align.max(MIN_ALIGN), own, GraphCount::tag())?
@@ -195,11 +195,10 @@ impl DeviceMemoryResource for GraphMemory {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(Error::InvalidAlignment { align });
         }
-        let rounded = bytes.checked_next_multiple_of(MIN_ALIGN).filter(|rounded| {
-            // A segment has room for it and is a multiple of its own length.
-            bytes > 0 && rounded.checked_add(MAX_ALIGN + STEPS[1]).is_some()
-        });
-        rounded.map(Bytes).ok_or(Error::InvalidSize { requested: bytes })
+        match is_size(bytes) {
+            true => Ok(Bytes(bytes.next_multiple_of(MIN_ALIGN))),
+            false => Err(Error::InvalidSize { requested: bytes }),
+        }
     }
 
     /// Allocates on a stream that is being captured into a graph of this memory. Others are refused, and all where some of

@@ -37,10 +37,12 @@ pub const MIN_ALIGN: u64 = 256;
 /// The largest alignment that can be requested, in bytes.
 pub const MAX_ALIGN: u64 = 2 << 20;
 
-/// Rounds up to a multiple of `to`, a power of two; `None` where it does not fit.
-pub(crate) const fn round_up(bytes: u64, to: u64) -> Option<u64> {
-    match bytes.checked_add(to - 1) {
-        Some(sum) => Some(sum & !(to - 1)),
-        None => None,
-    }
+/// The largest size of a request, 4 EiB: so much more than any device has that whatever is added for alignment and rounding is
+/// counted without overflow, and larger ones are refused as sizes rather than for want of memory.
+pub const MAX_SIZE: u64 = 1 << 62;
+
+/// Returns whether a request may have this size: it is neither zero nor above [`MAX_SIZE`].
+#[inline]
+pub const fn is_size(bytes: u64) -> bool {
+    bytes.wrapping_sub(1) < MAX_SIZE
 }

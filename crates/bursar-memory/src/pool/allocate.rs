@@ -23,7 +23,7 @@ use super::runs::UNIT;
 use super::{PagePoolResource, Settings, driver_calls};
 use bursar_core::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, Error, FrameSource, Holder, MAX_ALIGN, MIN_ALIGN, Record,
-    Result, Stream, explain,
+    Result, Stream, explain, is_size,
 };
 
 /// The number of times a request that is about to be refused tries again while others move frames about.
@@ -303,11 +303,12 @@ impl Settings {
             return Err(Error::InvalidAlignment { align });
         }
         let align = align.max(UNIT) / UNIT;
-        // A run is found with room for the alignment, so that much must not overflow either.
-        match bytes.checked_add(MAX_ALIGN + UNIT) {
-            Some(_) if bytes > 0 && self.fixed == 0 => Ok((bytes.div_ceil(UNIT), align)),
-            Some(_) if bytes > 0 => self.fixed_units(bytes).map(|len| (len, align)),
-            _ => Err(Error::InvalidSize { requested: bytes }),
+        if !is_size(bytes) {
+            return Err(Error::InvalidSize { requested: bytes });
+        }
+        match self.fixed {
+            0 => Ok((bytes.div_ceil(UNIT), align)),
+            _ => self.fixed_units(bytes).map(|len| (len, align)),
         }
     }
 

@@ -7,8 +7,8 @@ use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
 use bursar_core::{
-    Bytes, DeviceId, DevicePtr, Error, FrameSource, Holder, Layer, LimitName, MAX_ALIGN, Member, MemoryUsage, OwnerId,
-    Result, Sleeper,
+    Bytes, DeviceId, DevicePtr, Error, FrameSource, Holder, Layer, LimitName, Member, MemoryUsage, OwnerId, Result,
+    Sleeper, is_size,
 };
 use std::fmt;
 use std::ops::Range;
@@ -316,11 +316,11 @@ impl<F: FrameSource> Layer<F> for PagePool {
     }
 }
 
-/// Returns the length of blocks of one size, in units, with room for any alignment before it overflows.
+/// Returns the length of blocks of one size, in units.
 fn fixed_units(bytes: Bytes) -> Result<u64> {
-    match bytes.get().checked_add(MAX_ALIGN + UNIT) {
-        Some(_) if bytes > Bytes::ZERO => Ok(bytes.get().div_ceil(UNIT)),
-        _ => Err(Error::InvalidSize { requested: bytes.get() }),
+    match is_size(bytes.get()) {
+        true => Ok(bytes.get().div_ceil(UNIT)),
+        false => Err(Error::InvalidSize { requested: bytes.get() }),
     }
 }
 
