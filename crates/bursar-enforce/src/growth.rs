@@ -32,7 +32,7 @@ fn growth() -> MutexGuard<'static, Growth> {
 /// Looks if it is time to and little is left.
 #[inline]
 pub(crate) fn look_if_near(share: &Share) {
-    if share.undrawn() < share.bytes() / 8 {
+    if share.at_hand() < share.bytes() / 8 {
         look_again(share);
     }
 }

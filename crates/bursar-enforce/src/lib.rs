@@ -50,8 +50,7 @@
 //! - A share is of one device. What the program takes of others is not charged and not refused; `CUDA_VISIBLE_DEVICES` keeps it from them.
 //! - An array, and a context where NVML does not list the process, is measured by what is free before and after. While others take
 //!   or free memory of the device that is inexact: up to twice its elements is charged for an array.
-//! - Where several processes draw on one share, what `cuMemGetInfo` says is free may be a little less than can be taken: each keeps
-//!   some of the share at hand. Nor does anybody keep it for the one that asked.
+//! - Where several processes draw on one share, nobody keeps what `cuMemGetInfo` says is free for the one that asked.
 //! - Of a pool that was destroyed with allocations in use, the driver tells nothing any more. Its charge is what these allocations lie
 //!   in, and ends with the call that frees the last of them, which may be before its stream has come to that.
 //! - Where there is no room for the most that a stream-ordered allocation may take, it is charged for what its pool lacks. If the driver

@@ -69,6 +69,11 @@ impl Share {
         self.own.undrawn().get().saturating_add(self.common.as_ref().map_or(0, |common| common.undrawn().get()))
     }
 
+    /// Returns what can be charged of the share at once: one look, where exactness is worth none more.
+    pub(crate) fn at_hand(&self) -> u64 {
+        self.own.at_hand().get().saturating_add(self.common.as_ref().map_or(0, |common| common.at_hand().get()))
+    }
+
     /// Gives back what processes held that drew on this share and are gone. A charge does so itself before it is refused.
     pub(crate) fn reclaim_dead(&self) {
         if self.undrawn().saturating_add(self.held()) < self.bytes() {

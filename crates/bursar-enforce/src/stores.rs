@@ -162,7 +162,7 @@ fn charge_growth(share: &Share, store: Store, bytes: u64) -> Option<Growth> {
     let pieces = |bytes: u64| bytes.checked_next_multiple_of(PIECE);
     // With room to spare, nobody is refused because too much is charged for a moment, and one question to the driver is saved.
     let most = pieces(bytes)?;
-    if share.undrawn() / SPARE_PIECES > most.max(PIECE) && share.charge(most) {
+    if share.at_hand() / SPARE_PIECES > most.max(PIECE) && share.charge(most) {
         return Some(Growth { charged: most, alone: None });
     }
     // The launch of a graph may wait for others.

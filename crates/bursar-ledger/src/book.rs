@@ -111,6 +111,15 @@ impl<W: Words> Book<W> {
         .unwrap_or(0)
     }
 
+    /// Reads the balances of all accounts that draw on a node without the lock. What moves between them meanwhile may be missing.
+    pub fn peek_credit(&self, of: usize) -> u64 {
+        let high = unsealed(self.words.load(header::NODES_HIGH)).unwrap_or(0) as usize;
+        let draws =
+            |node: usize| self.peek(node, node::PARENT) as usize == of && self.peek(node, node::KIND) == ACCOUNT;
+        let credit = (1..high.min(self.layout.nodes)).filter(|&node| draws(node)).map(|node| self.peek_balance(node));
+        credit.fold(0, u64::saturating_add)
+    }
+
     /// Reads a field of a process's row without the lock. Returns 0 if it is damaged.
     pub fn peek_process(&self, slot: usize, field: usize) -> u64 {
         unsealed(self.words.load(self.layout.process_at(slot) + field)).unwrap_or(0)

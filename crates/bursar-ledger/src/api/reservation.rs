@@ -85,9 +85,19 @@ impl Reservation {
         attachment.with_lock(LockWait::Usual, label).unwrap_or_default()
     }
 
-    /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left and
-    /// the credit of this one.
+    /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left, with the credit
+    /// of all who draw on it, which is called in before a charge is refused.
     pub fn undrawn(&self) -> Bytes {
+        let book = &self.ledger().attachment.book;
+        match self.draws_on() {
+            Some(whole) => Bytes(book.peek_balance(whole) + book.peek_credit(whole)).min(self.bytes()),
+            None => Bytes(book.peek_balance(self.key().node)),
+        }
+    }
+
+    /// Returns bytes that can be charged at once, by one look: no more than are [undrawn](Self::undrawn), and without the credit of others
+    /// who draw on the same.
+    pub fn at_hand(&self) -> Bytes {
         let left = |node| self.ledger().attachment.book.peek_balance(node);
         Bytes(left(self.key().node) + self.draws_on().map_or(0, left))
     }

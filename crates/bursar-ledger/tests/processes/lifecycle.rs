@@ -306,6 +306,14 @@ fn l3_several_children_draw_on_one_token() {
     assert!(other.command("draw-charge 201").starts_with("error over budget: 201 B requested, 200 B of 500 B left"));
     assert_eq!(other.command("draw-charge 200"), "ok");
     assert_eq!((delegation.held(), delegation.undrawn()), (Bytes(500), Bytes::ZERO));
+    // What one has given back it keeps as credit, and another could have it.
+    assert_eq!(one.command("draw-release 300"), "ok");
+    let drawn = Reservation::from_token(&delegation.token()).unwrap();
+    assert_eq!(drawn.undrawn(), Bytes(300));
+    assert!(drawn.at_hand() <= drawn.undrawn());
+    drawn.charge(drawn.undrawn()).unwrap();
+    assert_eq!(drawn.undrawn(), Bytes::ZERO);
     one.kill();
+    drawn.release(Bytes(300));
     assert_eq!(ledger.reading().unwrap().undrawn, Bytes(300));
 }

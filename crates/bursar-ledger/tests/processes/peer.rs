@@ -213,6 +213,7 @@ fn execute(handles: &mut Handles, words: &[&str]) -> Result<String, Box<dyn std:
         }
         "drop" => drop(handles.reservations.pop()),
         "draw-charge" => handles.reservations.last().ok_or("nothing is reserved")?.charge(bytes)?,
+        "draw-release" => handles.reservations.last().ok_or("nothing is reserved")?.release(bytes),
         "delegate" => {
             let delegation = handles.reservations.pop().ok_or("nothing is reserved")?.delegate()?;
             let token = delegation.token();
