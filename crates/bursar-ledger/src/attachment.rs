@@ -2,6 +2,7 @@
 //!
 //! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
 //! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
+//! `look.rs` reads a ledger whose lock another process keeps,
 //! `drawn.rs` has the accounts by which the process draws on what others set aside,
 //! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
 //! that give memory back, `publishers.rs` those that say what this process uses, `requests.rs` those that meet what others ask of it, and `probe.rs` measures what is used outside the
@@ -9,6 +10,7 @@
 
 mod drawn;
 mod lock_wait;
+mod look;
 mod probe;
 mod publishers;
 mod reclaimers;
@@ -18,6 +20,7 @@ mod wakeups;
 
 pub(crate) use drawn::OwnNode;
 pub(crate) use lock_wait::{LockWait, TryError};
+pub(crate) use look::{HeldBy, Look};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
 pub use publishers::ProcessUsage;
 pub(crate) use publishers::{PUBLISH_EVERY, UsageCallback};

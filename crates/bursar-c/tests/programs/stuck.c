@@ -82,9 +82,37 @@ static void nothing_waits(bursar_device device) {
     REQUIRE(now() - began < SOON);
 }
 
+/* Readings need no lock: they say what was so before the process was stopped. */
+static void readings_wait_for_nobody(bursar_device device, bursar_reservation reservation) {
+    bursar_reservation_reading reading = {.struct_size = sizeof(reading)};
+    uint64_t available;
+    double began = now();
+    REQUIRE(bursar_available(device, &available) == BURSAR_OK && available == 1019 * MIB);
+    REQUIRE(bursar_reservation_read(reservation, &reading) == BURSAR_OK);
+    REQUIRE(reading.bytes == 4 * MIB && reading.held == MIB && reading.undrawn == 3 * MIB);
+    REQUIRE(now() - began < SOON);
+}
+
+/* Reserves 4 MiB and takes one of them. */
+static bursar_reservation takes_memory(bursar_device device) {
+    bursar_stack_options options = {.struct_size = sizeof(options)};
+    bursar_reservation reservation;
+    bursar_stack stack;
+    bursar_stream stream;
+    bursar_block block;
+    REQUIRE(bursar_reserve(device, 4 * MIB, NULL, &reservation) == BURSAR_OK);
+    options.kind = BURSAR_STACK_DIRECT;
+    options.account = BURSAR_ACCOUNT_RESERVATION;
+    options.reservation = reservation;
+    REQUIRE(bursar_stack_open(device, &options, &stack) == BURSAR_OK);
+    REQUIRE(bursar_stream_create(device, 0, &stream) == BURSAR_OK);
+    REQUIRE(bursar_allocate(stack, MIB, 0, stream, BURSAR_UNTAGGED, &block) == BURSAR_OK);
+    return reservation;
+}
+
 int main(void) {
     bursar_device device;
-    bursar_reservation reservation;
+    bursar_reservation reservation, taken;
     uint64_t lock, available;
     pid_t holder;
     int ready[2], ledger, turn;
@@ -111,6 +139,11 @@ int main(void) {
         REQUIRE(bursar_reserve(device, available, NULL, &reservation) == BURSAR_OK);
         REQUIRE(bursar_reservation_close(reservation) == BURSAR_OK);
     }
+    taken = takes_memory(device);
+    REQUIRE(pread(ledger, &lock, sizeof(lock), LOCK_AT) == sizeof(lock));
+    REQUIRE(pwrite(ledger, &TAKEN, sizeof(TAKEN), LOCK_AT) == sizeof(TAKEN));
+    readings_wait_for_nobody(device, taken);
+    REQUIRE(pwrite(ledger, &lock, sizeof(lock), LOCK_AT) == sizeof(lock));
     REQUIRE(kill(holder, SIGKILL) == 0 && waitpid(holder, NULL, 0) == holder);
     REQUIRE(bursar_device_close(device) == BURSAR_OK);
     printf("nothing waited\n");

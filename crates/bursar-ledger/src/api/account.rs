@@ -3,10 +3,8 @@
 use super::reserve::FOREVER;
 use super::{Ledger, ReserveOptions};
 use crate::LedgerError;
-use crate::attachment::LockWait;
-use crate::book::{
-    ACCOUNT, BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, RESERVATION, Shortfall, TENANT,
-};
+use crate::attachment::{HeldBy, LockWait};
+use crate::book::{ACCOUNT, BYTES_MAX, Book, BookError, CreditLimit, NodeKey, RESERVATION, Shortfall, TENANT};
 use crate::format::node;
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
@@ -73,13 +71,9 @@ impl LedgerAccount {
         &self.ledger
     }
 
-    /// Returns the bytes that are charged to the account; zero where the ledger's lock is not available or the ledger
-    /// is damaged.
+    /// Returns the bytes that are charged to the account; zero where the ledger cannot be read, or is damaged.
     pub fn held(&self) -> Bytes {
-        let held = |locked: &mut LockedBook<'_, MappedWords>| {
-            if locked.is_current(self.key) { locked.settle_held(self.key.node) } else { 0 }
-        };
-        Bytes(self.ledger.attachment.with_lock(LockWait::Usual, held).unwrap_or(0))
+        Bytes(self.ledger.attachment.look(&HeldBy(self.key)).unwrap_or(0))
     }
 
     /// Reads a field of the account's node without the lock.

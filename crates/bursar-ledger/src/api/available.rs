@@ -1,8 +1,9 @@
 //! Measuring a ledger's device, and what a newcomer could have of it.
 
 use super::Ledger;
-use crate::attachment::{LockWait, TryError};
-use crate::format::node;
+use crate::attachment::{LockWait, Look, TryError};
+use crate::book::LockedBook;
+use crate::format::{Words, node};
 use bursar_core::{Bytes, MemoryInfo, Result};
 
 /// The memory of a ledger that a newcomer could have, and the memory that others have.
@@ -19,6 +20,27 @@ pub struct Availability {
     pub available: Bytes,
     /// The bytes that are held or set aside, less what pools of this process could give back.
     pub charged: Bytes,
+}
+
+/// Reads what all accounts of living processes are charged with.
+struct AllCharged;
+
+/// The bytes that are charged, those of them that are set aside and not drawn, and the limits.
+struct Charged {
+    charged: u64,
+    undrawn: u64,
+    limit: u64,
+    effective_limit: u64,
+}
+
+impl Look for AllCharged {
+    type Figures = Charged;
+
+    fn look<W: Words>(&self, locked: &mut LockedBook<'_, W>) -> Charged {
+        locked.reclaim_dead_processes();
+        let ((charged, undrawn), limit) = (locked.charged_and_undrawn(), locked.field(0, node::CEILING));
+        Charged { charged, undrawn, limit, effective_limit: locked.effective_limit() }
+    }
 }
 
 impl Ledger {
@@ -66,12 +88,13 @@ impl Ledger {
     /// ```
     pub fn availability(&self) -> Result<Availability> {
         self.attachment.check_usable()?;
-        let info = self.measure(LockWait::Usual)?;
+        let info = match self.measure(LockWait::poll(&self.attachment)) {
+            // What is used outside is recorded by the next who measures.
+            Err(TryError::LockUnavailable(_)) => self.probe.as_ref().map(|probe| probe.ask()).transpose()?,
+            measured => measured?,
+        };
         let cached = self.attachment.reclaimers.cached().get();
-        let ((charged, undrawn), limit, effective_limit) = self.attachment.with_lock(LockWait::Usual, |locked| {
-            locked.reclaim_dead_processes();
-            (locked.charged_and_undrawn(), locked.field(0, node::CEILING), locked.effective_limit())
-        })?;
+        let Charged { charged, undrawn, limit, effective_limit } = self.attachment.look(&AllCharged)?;
         let charged = charged.saturating_sub(cached);
         let within_limit = limit.saturating_sub(charged);
         let on_device = match info {

@@ -2,7 +2,9 @@
 
 use super::{Ledger, Reservation};
 use crate::LedgerError;
-use crate::attachment::{self, LockWait};
+use crate::attachment::{self, Look};
+use crate::book::LockedBook;
+use crate::format::Words;
 use crate::system::Process;
 use bursar_core::{Bytes, Result};
 use std::path::Path;
@@ -41,6 +43,17 @@ pub struct Delegation {
     token: String,
 }
 
+/// Reads the bytes that are held of a reservation by all who draw on it, and those that nobody has drawn.
+struct SumsBelow(usize);
+
+impl Look for SumsBelow {
+    type Figures = (u64, u64);
+
+    fn look<W: Words>(&self, locked: &mut LockedBook<'_, W>) -> (u64, u64) {
+        locked.settle_and_sum_subtree(self.0)
+    }
+}
+
 impl Delegation {
     pub(crate) fn of(reservation: Reservation) -> Result<Self> {
         let attachment = &reservation.ledger().attachment;
@@ -76,8 +89,7 @@ impl Delegation {
     fn sums(&self) -> (Bytes, Bytes) {
         let node = self.reservation.key().node;
         let attachment = &self.reservation.ledger().attachment;
-        let sums = attachment.with_lock(LockWait::Usual, |locked| locked.settle_and_sum_subtree(node));
-        let (held, undrawn) = sums.unwrap_or((0, 0));
+        let (held, undrawn) = attachment.look(&SumsBelow(node)).unwrap_or((0, 0));
         (Bytes(held), Bytes(undrawn))
     }
 

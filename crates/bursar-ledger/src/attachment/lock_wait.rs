@@ -81,7 +81,7 @@ pub(crate) fn lock_error(book: &Book<MappedWords>, why: LockError) -> LedgerErro
     }
 }
 
-fn damaged(book: &Book<MappedWords>, word: usize) -> LedgerError {
+pub(super) fn damaged(book: &Book<MappedWords>, word: usize) -> LedgerError {
     let what = format!("{} holds no valid value", book.layout().name_of(word));
     LedgerError::Corrupt { file: path_of(book), what: what.into() }
 }

@@ -19,6 +19,11 @@ impl Probe {
     pub(crate) fn new(ask: impl Fn() -> Result<MemoryInfo> + Send + Sync + 'static) -> Self {
         Self(Box::new(ask))
     }
+
+    /// Asks the driver.
+    pub(crate) fn ask(&self) -> Result<MemoryInfo> {
+        (self.0)()
+    }
 }
 
 impl fmt::Debug for Probe {
@@ -35,7 +40,7 @@ impl Attachment {
             Ok(charged.saturating_sub(undrawn))
         };
         let before = held()?;
-        let info = (probe.0)()?;
+        let info = probe.ask()?;
         // Memory is charged before it is allocated and released after it is freed, so the larger figure is nearer the
         // truth: what counts as ours too long is never taken for somebody else's.
         let ours = before.max(held()?);
