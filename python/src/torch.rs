@@ -35,7 +35,7 @@ fn or_throw<T>(device: u32, bytes: u64, act: impl FnOnce() -> Result<T, Failure>
 #[inline(never)]
 fn refuse(device: u32, bytes: u64, failure: Failure) -> ! {
     // What no device has is out of memory to PyTorch, negative sizes among it, which it takes for large ones.
-    let is_for_memory = failure.is_capacity() || bytes > isize::MAX as u64;
+    let is_for_memory = failure.is_capacity() || bytes > 1 << 60;
     let message = match is_for_memory {
         true => torch_refusal::describe(device, bytes, &failure),
         false => format!("bursar: {failure}"),
