@@ -116,7 +116,7 @@ impl std::fmt::Display for Failure {
             Self::Released => f.write_str("the reservation was given back"),
             Self::PoolReleased => f.write_str(
                 "the pool cannot grow: the reservation that it draws on was given back; free what is allocated and call \
-                 use_pool again",
+                 use_pool again, with a reservation if that was this worker's share",
             ),
             Self::Replaced => f.write_str("the pool was replaced while memory was taken of it"),
             Self::PoolInUse { blocks } => write!(

@@ -32,6 +32,7 @@ mod pool_libraries;
 mod pool_logs;
 mod pool_requests;
 mod pool_reserved;
+mod pool_share;
 mod pool_streams;
 mod reservation;
 mod share;

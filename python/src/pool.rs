@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool_book::{Book, Held};
 use crate::pool_reserved::Reserved;
+use crate::pool_share;
 use crate::pool_streams::Streams;
 use crate::reservation::Drawn;
 use bursar::device::DeviceContext;
@@ -58,6 +59,7 @@ pub(crate) struct PoolDevice {
     pub(crate) limit: GlobalDeviceBudget,
     pub(crate) statistics: Statistics,
     pub(crate) reserved: Reserved,
+    /// The reservation or the share that it is charged to, if it is one.
     account: Option<Arc<Drawn>>,
     /// The blocks of PyTorch.
     pub(crate) book: Latch<Book>,
@@ -286,9 +288,13 @@ impl PoolDevice {
         let context = machine.context(device)?;
         let (pages, (statistics, reserved)) = (PagePool::default(), statistics_of(&context));
         let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
+        let share = Arc::new(OnceLock::new());
         let account = match &terms.account {
             Some(account) => GlobalDeviceBudget::shared(account.clone()),
-            None => ledgers.budget(),
+            None => {
+                let share = share.clone();
+                ledgers.budget_by(move |reserved| share.get_or_init(|| pool_share::of_process(reserved)).clone())
+            }
         };
         let stack = Stack::new().observe(statistics.clone()).layer(pages.clone()).layer(reserved.clone());
         let memory = Arc::new(stack.layer(limit.clone()).layer(account).over(leaf::Frames).build(&context)?);
@@ -298,7 +304,7 @@ impl PoolDevice {
             limit,
             statistics,
             reserved,
-            account: terms.account.clone(),
+            account: terms.account.clone().or_else(|| share.get().cloned()),
             book: Latch::default(),
             others: Latch::default(),
             buffers: Latch::default(),

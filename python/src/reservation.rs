@@ -22,6 +22,8 @@ fn given_back() -> Error {
 /// held then goes back as the pool gives it back.
 #[derive(Debug)]
 pub(crate) struct Drawn {
+    /// The UUID of the device.
+    uuid: String,
     state: RwLock<State>,
 }
 
@@ -35,6 +37,19 @@ struct State {
 }
 
 impl Drawn {
+    /// Makes it for the first who has it.
+    pub(crate) fn new(reserved: ledger::Reservation) -> Self {
+        let uuid = reserved.ledger().subject().uuid.to_string();
+        let state = State { reserved: Some(Arc::new(reserved)), is_released: false, users: 1 };
+        Self { uuid, state: RwLock::new(state) }
+    }
+
+    /// Makes an object that has it too, for a device that this process need not have opened.
+    pub(crate) fn object(self: Arc<Self>) -> Reservation {
+        self.join();
+        Reservation { drawn: self, device: None, owner: std::process::id() }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,17 +182,13 @@ pub(crate) struct Reservation {
     drawn: Arc<Drawn>,
     /// The number of the device; none for the machine's memory, and for a device that this process did not open.
     device: Option<u32>,
-    /// The UUID of the device.
-    uuid: String,
     /// The process that made it.
     owner: u32,
 }
 
 impl Reservation {
     pub(crate) fn new(reserved: ledger::Reservation, device: Option<u32>) -> Self {
-        let uuid = reserved.ledger().subject().uuid.to_string();
-        let state = State { reserved: Some(Arc::new(reserved)), is_released: false, users: 1 };
-        Self { drawn: Arc::new(Drawn { state: RwLock::new(state) }), device, uuid, owner: std::process::id() }
+        Self { drawn: Arc::new(Drawn::new(reserved)), device, owner: std::process::id() }
     }
 
     /// Returns the account for a pool that draws on it, unless it is released.
@@ -233,7 +244,7 @@ impl Reservation {
     /// The UUID of the device that it is memory of.
     #[getter]
     fn uuid(&self) -> &str {
-        &self.uuid
+        &self.drawn.uuid
     }
 
     /// The number of the device.

@@ -2,16 +2,23 @@
 
 use crate::failure::Failure;
 use crate::machine::Machine;
+use crate::pool_share;
 use crate::reservation::Reservation;
 use bursar::device::DeviceContext;
 use bursar::ledger;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Draws on the reservation whose token is given. Opens no device.
+/// Draws on the reservation whose token is given. That of this process's share is one with what its pools draw on. Opens no device.
 #[pyfunction]
 pub(crate) fn draw(py: Python<'_>, token: &str) -> Result<Reservation, Failure> {
-    Ok(Reservation::new(py.detach(|| ledger::Reservation::from_token(token))?, None))
+    py.detach(|| {
+        let reserved = || Ok(ledger::Reservation::from_token(token)?);
+        match pool_share::token().filter(|own| own == token) {
+            Some(own) => Ok(pool_share::drawn(own, reserved)?.object()),
+            None => Ok(Reservation::new(reserved()?, None)),
+        }
+    })
 }
 
 /// Returns the number of the device that is meant where none is named.

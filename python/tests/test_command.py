@@ -152,6 +152,37 @@ def test_l3_a_share_knows_what_the_pool_of_its_worker_holds(card: Card) -> None:
     assert [line.endswith("True True") for line in ran.stdout.splitlines()] == [True, True], ran.stdout
 
 
+NO_MORE_OF_A_SHARE = """
+import bursar
+share = bursar.share() if {first} else None
+kept = bursar.Buffer("100MiB")
+share = share or bursar.share()
+share.reservation.release()
+def grows():
+    try:
+        return len(bursar.Buffer("300MiB")) > 0
+    except bursar.Released as refused:
+        return "use_pool" not in str(refused)
+kept.copy_from(b"still there")
+print(grows(), bursar.statistics()[0].held >> 20)
+del kept
+print(len(bursar.Buffer("100MiB")) >> 20)
+bursar.use_pool()
+print(grows(), bursar.statistics()[0].held >> 20)
+bursar.use_pool(reservation=bursar.reserve("1GiB", timeout=0).wait())
+print(grows())
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_y6_the_pool_of_a_worker_does_not_grow_on_a_share_that_was_released(card: Card, first: bool) -> None:
+    program = NO_MORE_OF_A_SHARE.format(first=first)
+    ran = ended([*SCRIPT, "run", "--per-worker", "1GiB"], "--", sys.executable, "-c", program)
+    assert ran.returncode == 0, ran.stderr
+    said = [line.split("] ", 1)[-1] for line in ran.stdout.splitlines()]
+    assert said == ["False 100", "100", "False 0", "True"]
+
+
 DEFAULT_DEVICE = """
 import bursar
 share = bursar.share()

@@ -102,11 +102,20 @@ impl Ledgers {
     /// what the stack borrows, and the ledger shows what this process uses of what it holds: once a second, from what pools
     /// and statistics know anyway.
     pub fn budget(&self) -> GlobalDeviceBudget<OnAccount> {
+        self.budget_by(|share| share)
+    }
+
+    /// Returns the layer as [`budget`](Self::budget) does, with budgets that charge what `drawn` makes of the share: a program that gives
+    /// its share back has them refused by it.
+    pub fn budget_by<A: Account + 'static>(
+        &self,
+        drawn: impl Fn(Reservation) -> A + Send + Sync + 'static,
+    ) -> GlobalDeviceBudget<OnAccount> {
         let ledgers = self.clone();
         GlobalDeviceBudget::shared_by(move |context| {
             if let Some(share) = Self::share(context)? {
                 let publisher = publish_usage(share.ledger(), context);
-                return Ok(Arc::new(StackAccount { account: share, _kept: publisher }));
+                return Ok(Arc::new(StackAccount { account: drawn(share), _kept: publisher }));
             }
             let opened = ledgers.open(context, Ledger::for_device)?;
             let account = opened.measured_by(context).tenant(&ledgers.tenant)?.account()?;
