@@ -14,7 +14,7 @@ pub use bursar_core::{
     Generation, Holder, HostElements, HostMemory, HostStore, Identity, Inspector, Layer, LentBlocks, MAX_ALIGN,
     MAX_SIZE, MIN_ALIGN, ObservedResource, OwnerId, ParseBytesError, RawBlock, Refused, RefusedFrame, SleepReading,
     SleepReport, SleepRequest, SleepState, Sleeper, Stack, WakeReport, WakeRequest, forward_holder,
-    forward_memory_resource, grant, leaf,
+    forward_memory_resource, grant, is_size, leaf,
 };
 #[doc(inline)]
 pub use bursar_memory::{
