@@ -57,7 +57,7 @@ mod usage_view;
 
 pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
-pub(crate) use captures::{CaptureOrder, DeclaredUse, Point};
+pub(crate) use captures::{CaptureMaker, CaptureOrder, DeclaredUse, Point};
 pub use fault::Fault;
 pub use members::Member;
 pub(crate) use order::WaitFailure;

@@ -329,13 +329,13 @@ impl Uses {
     /// Makes `stream` wait for what `first` was given so far, or, if that has ended, for its heir.
     fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: StreamHold<'a>) -> Result<StreamHold<'a>> {
         let context = &*self.context;
-        let (first, first_held, held) = match context.hold_for_memory(first) {
+        let (first, first_held, held) = match context.hold_for_question(first) {
             Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
                 drop(held);
                 let heir = context.heir_of(first)?;
                 let number = context.clocks().pass(heir);
                 self.marks().inherit(first, heir, number);
-                (heir, context.hold_for_memory(heir)?, context.hold(stream)?)
+                (heir, context.hold_for_question(heir)?, context.hold(stream)?)
             }
             held_first => (first, held_first?, held),
         };

@@ -7,6 +7,8 @@ mod broken;
 mod buffers;
 #[path = "graphs/programs.rs"]
 mod programs;
+#[path = "graphs/questions.rs"]
+mod questions;
 #[path = "graphs/sleep.rs"]
 mod sleep;
 #[path = "graphs/sleep_faults.rs"]

@@ -4,8 +4,13 @@
 //! of its own, which live as long as the capture: one for each captured stream, with the point of every other that it comes
 //! after. What the host knows, and what was submitted before, is no part of it: all of that comes before a launch.
 //!
-//! A stream that is part of a capture counts as exposed meanwhile, so that every other layer asks the driver about it and
-//! leaves it alone.
+//! A stream that is part of a capture counts as exposed meanwhile, so that every other layer asks about it and leaves it
+//! alone.
+//!
+//! **A capture that is made here begins when no question to its stream is under way.** Whoever asks a stream, or has one wait,
+//! on behalf of another ([`hold_for_question`](DeviceContext::hold_for_question)) is counted first and looks for captures then.
+//! A capture is entered here first, then those counted are waited for, and only then the driver captures: one of the two sees
+//! the other. Work of a stream's own user, who would be captured with it, costs no counting.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
@@ -20,6 +25,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Captures {
     count: AtomicUsize,
     all: Mutex<Vec<Arc<CaptureOrder>>>,
+}
+
+impl Captures {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<CaptureOrder>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The captures under way in the process, on any device.
@@ -72,10 +83,20 @@ struct CapturedUses {
     reads: Vec<Point>,
 }
 
+/// The maker of a capture, who has the driver begin and end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CaptureMaker {
+    /// This context: its streams are captured from the moment they are entered on.
+    Context,
+    /// Somebody else, at a time of their own: the driver knows which streams are captured.
+    Others,
+}
+
 /// The order of what one capture has so far.
 #[derive(Debug)]
 pub(crate) struct CaptureOrder {
     number: u64,
+    maker: CaptureMaker,
     state: Mutex<OrderState>,
 }
 
@@ -118,6 +139,10 @@ impl CaptureOrder {
 
     pub(crate) fn contains(&self, stream: Stream) -> bool {
         self.state().clocks.contains_key(&stream)
+    }
+
+    fn is_in(&self, slot: usize) -> bool {
+        self.state().clocks.keys().any(|stream| stream.slot() == slot)
     }
 
     /// Returns the points that a free on several streams of a block of `home` comes after, which is one more point of each.
@@ -206,8 +231,7 @@ impl DeviceContext {
         if self.captures.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let all = self.captures.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find(|capture| capture.contains(stream)).cloned()
+        self.captures.all().iter().find(|capture| capture.contains(stream)).cloned()
     }
 
     /// Returns whether two streams are part of one capture that was made through this context.
@@ -245,63 +269,71 @@ impl DeviceContext {
         result.unwrap_or_else(call)
     }
 
+    /// Returns whether the stream in a slot is part of a capture that this context makes.
+    pub(super) fn is_captured_here(&self, slot: usize) -> bool {
+        self.captures.count.load(Ordering::SeqCst) > 0
+            && self.captures.all().iter().any(|capture| capture.maker == CaptureMaker::Context && capture.is_in(slot))
+    }
+
     /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else
     /// leaves its streams alone from now on.
-    pub(crate) fn announce_capture(&self, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {
+    pub(crate) fn announce_capture(&self, origin: Option<Stream>, maker: CaptureMaker) -> Result<Arc<CaptureOrder>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let order = Arc::new(CaptureOrder { number, state: Mutex::default() });
-        origin.map_or(Ok(()), |origin| self.enter_new(&order, origin))?;
-        self.captures.all.lock().unwrap_or_else(PoisonError::into_inner).push(order.clone());
-        self.captures.count.fetch_add(1, Ordering::AcqRel);
+        let order = Arc::new(CaptureOrder { number, maker, state: Mutex::default() });
+        self.captures.all().push(order.clone());
+        self.captures.count.fetch_add(1, Ordering::SeqCst);
         UNDER_WAY.fetch_add(1, Ordering::AcqRel);
+        origin.map_or(Ok(()), |origin| self.enter_new(&order, origin)).inspect_err(|_| self.end_capture(&order))?;
         Ok(order)
     }
 
-    /// Makes a stream part of a capture, unless it is the default stream or part of another.
+    /// Makes a stream part of a capture, unless it is the default stream or part of another. Returns when nobody asks it
+    /// anything any more.
     pub(crate) fn enter_new(&self, order: &CaptureOrder, stream: Stream) -> Result<()> {
         if order.contains(stream) {
             return Ok(());
         }
-        if stream.is_default() || self.capture_of(stream).is_some() {
+        self.streams.check_own(stream)?;
+        let all = self.captures.all();
+        if stream.is_default() || all.iter().any(|capture| capture.contains(stream)) {
             return Err(self.captured(stream));
         }
-        self.enter_capture(order, stream)
-    }
-
-    /// Makes a stream part of a capture.
-    pub(crate) fn enter_capture(&self, order: &CaptureOrder, stream: Stream) -> Result<()> {
-        self.streams.check_own(stream)?;
         let was_private = self.streams.is_private(stream);
         self.streams.expose(stream)?;
         self.fault.alarm();
         let mut state = order.state();
         state.clocks.entry(stream).or_default();
-        if was_private && !state.exposed.contains(&stream) {
+        if was_private {
             state.exposed.push(stream);
+        }
+        drop(state);
+        drop(all);
+        if order.maker == CaptureMaker::Context {
+            self.streams.wait_for_users(stream);
         }
         Ok(())
     }
 
     /// Ends what [`announce_capture`](Self::announce_capture) began: the streams are what they were before.
     pub(crate) fn end_capture(&self, order: &Arc<CaptureOrder>) {
-        let mut all = self.captures.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.captures.all();
         let before = all.len();
         all.retain(|other| !Arc::ptr_eq(other, order));
-        self.captures.count.fetch_sub(before - all.len(), Ordering::AcqRel);
+        self.captures.count.fetch_sub(before - all.len(), Ordering::SeqCst);
         UNDER_WAY.fetch_sub(before - all.len(), Ordering::AcqRel);
-        drop(all);
         let exposed = std::mem::take(&mut order.state().exposed);
         exposed.into_iter().for_each(|stream| self.streams.conceal(stream));
     }
 
     /// Makes a stream come after what was captured on another so far, and part of the same capture.
     pub(crate) fn order_captured(&self, order: &CaptureOrder, first: Stream, then: Stream) -> Result<()> {
-        let (held_first, held_then) = (self.hold(first)?, self.hold(then)?);
+        self.hold(first)?;
         if first == then {
             return Ok(());
         }
         self.enter_new(order, then)?;
+        let (held_first, held_then) = (self.hold(first)?, self.hold(then)?);
         // SAFETY: the streams are live while they are held.
         unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))?;
         order.joined(first, then);

@@ -46,7 +46,7 @@ impl DeviceContext {
         if let Some(capture) = self.capture_of(first) {
             return self.order_captured(&capture, first, then);
         }
-        let (held_first, held_then) = (self.hold_for_memory(first)?, self.hold_for_memory(then)?);
+        let (held_first, held_then) = (self.hold_for_question(first)?, self.hold_for_question(then)?);
         if first == then {
             return Ok(());
         }
@@ -128,7 +128,7 @@ impl DeviceContext {
     /// graph.
     pub fn has_run(&self, stream: impl Into<Stream>, patience: Duration) -> Result<bool> {
         let stream = self.lasting(stream.into())?;
-        self.check_use(stream)?;
+        let _held = self.hold_for_question(stream)?;
         match patience {
             Duration::MAX => self.synchronize(stream).map(|()| true),
             _ => self.query(stream).map(Progress::is_complete),
@@ -168,7 +168,7 @@ impl DeviceContext {
 
     /// Waits until nothing that was submitted to the stream is in flight.
     fn wait_for_stream(&self, stream: Stream) -> Result<(), WaitFailure> {
-        let held = self.hold_for_free(stream).map_err(WaitFailure::in_flight)?;
+        let held = self.hold_for_submitted_free(stream).map_err(WaitFailure::in_flight)?;
         let view = self.clocks.look(stream);
         self.try_to_wait_for(held.raw())?;
         self.clocks.completed(stream, &view);

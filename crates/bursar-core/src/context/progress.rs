@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 /// # use bursar::stream::StreamProgress;
 /// # fn show(context: &DeviceContext, stream: Stream, given: u64) -> Result<()> {
 /// let mut progress = StreamProgress::default();
-/// let held = context.hold_for_memory(stream)?;
+/// let held = context.hold_for_question(stream)?;
 /// match progress.ask(context, Some(&held), given)? {
 ///     Some(passed) => println!("has run everything up to {passed}"),
 ///     None if progress.is_marked() => println!("has not passed the next event"),

@@ -70,15 +70,13 @@ impl Marks<'_> {
     /// Marks the point of the stream in a slot, if there is one and it is busy.
     fn add(&mut self, slot: usize) -> Result<()> {
         let context = self.context;
-        let Some(held) = context.hold_slot(slot) else { return Ok(()) };
+        let Some(held) = context.streams.hold_slot_counted(slot) else { return Ok(()) };
         let (driver, device, failed) = (&context.driver, context.device, |error| context.failed(error));
-        // SAFETY: the stream is live while it is held.
-        let is_capturing = || unsafe { driver.stream_is_capturing(device, held.raw()) };
-        if context.streams.is_exposed_slot(slot) && is_capturing().map_err(failed)? {
+        if context.streams.is_exposed_slot(slot) && context.is_captured(slot, &held).map_err(failed)? {
             let stream = context.slot_number(slot);
             return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
         }
-        // SAFETY: as above.
+        // SAFETY: the stream is live while it is held.
         let progress = unsafe { driver.stream_query(device, held.raw()) }.map_err(failed)?;
         if !progress.is_complete() {
             // SAFETY: as above.

@@ -6,7 +6,7 @@
 
 use super::DeviceContext;
 use crate::stream::StreamHold;
-use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream, StreamMisuse};
+use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream};
 use std::sync::PoisonError;
 
 impl DeviceContext {
@@ -87,13 +87,59 @@ impl DeviceContext {
     pub fn hold_for_memory(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
         let stream = stream.into();
         let held = self.hold(stream)?;
-        // SAFETY: the stream is live while it is held.
-        let capturing = || unsafe { self.driver.stream_is_capturing(self.device, held.raw()) };
-        if self.streams.is_exposed(stream) && capturing().map_err(|error| self.failed(error))? {
-            let (device, stream) = (self.device, stream.number());
-            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
+        if self.streams.is_exposed(stream) {
+            self.check_not_captured(stream, &held)?;
         }
         Ok(held)
+    }
+
+    /// Holds a stream that is asked, waited for or given something on behalf of another: as
+    /// [`hold_for_memory`](Self::hold_for_memory) does, and a [capture](crate::GraphMemory::capture) of it does not begin
+    /// before the hold is over. Whoever has one begins no capture.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # use bursar::stream::StreamProgress;
+    /// # fn show(context: &DeviceContext, stream: Stream, given: u64) -> Result<()> {
+    /// let held = context.hold_for_question(stream)?;
+    /// let passed = StreamProgress::default().ask(context, Some(&held), given)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold_for_question(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
+        let stream = stream.into();
+        let held = self.streams.hold_counted(stream)?;
+        if self.streams.is_exposed_slot(stream.slot()) {
+            self.check_not_captured(stream, &held)?;
+        }
+        Ok(held)
+    }
+
+    /// Holds a stream for a free that the driver is given in its order, as [`hold_for_question`](Self::hold_for_question) does.
+    /// Where the driver fails even to say whether the stream is being captured, the free itself meets the same failure.
+    pub(crate) fn hold_for_submitted_free(&self, stream: Stream) -> Result<StreamHold<'_>> {
+        match self.hold_for_question(stream) {
+            Err(Error::Driver(_)) => self.hold(stream),
+            other => other,
+        }
+    }
+
+    fn check_not_captured(&self, stream: Stream, held: &StreamHold<'_>) -> Result<()> {
+        match self.is_captured(stream.slot(), held) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(self.captured(stream)),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Returns whether an exposed stream, which the caller holds, is being captured into a graph or about to be.
+    pub(super) fn is_captured(&self, slot: usize, held: &StreamHold<'_>) -> Result<bool, DriverError> {
+        if self.is_captured_here(slot) {
+            return Ok(true);
+        }
+        // SAFETY: the stream is live while it is held.
+        unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }
     }
 
     /// Holds a stream for a free, as [`hold_for_memory`](Self::hold_for_memory) does. Where the driver fails even to
@@ -111,14 +157,12 @@ impl DeviceContext {
         self.streams.hold_slot(slot)
     }
 
-    /// Keeps the stream that is in a slot of the table now alive, unless it is being captured into a graph, when
-    /// nothing may be asked of it.
-    pub fn hold_slot_for_memory(&self, slot: usize) -> Result<Option<StreamHold<'_>>, DriverError> {
-        let Some(held) = self.hold_slot(slot) else { return Ok(None) };
-        // SAFETY: the stream is live while it is held.
-        let free = !self.streams.is_exposed_slot(slot)
-            || !unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?;
-        Ok(free.then_some(held))
+    /// Holds the stream that is in a slot of the table now, as [`hold_for_question`](Self::hold_for_question) does, unless it is being
+    /// captured into a graph, when nothing may be asked of it.
+    pub fn hold_slot_for_question(&self, slot: usize) -> Result<Option<StreamHold<'_>>, DriverError> {
+        let Some(held) = self.streams.hold_slot_counted(slot) else { return Ok(None) };
+        let is_captured = self.streams.is_exposed_slot(slot) && self.is_captured(slot, &held)?;
+        Ok((!is_captured).then_some(held))
     }
 
     /// Checks that memory may be ordered on a stream: one of this context, not being captured into a graph.
@@ -170,8 +214,7 @@ impl DeviceContext {
         for slot in 0..STREAM_SLOTS {
             if let Some(held) = self.hold_slot(slot)
                 && self.streams.is_exposed_slot(slot)
-                // SAFETY: the stream is live while it is held.
-                && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?
+                && self.is_captured(slot, &held)?
             {
                 return Ok(true);
             }

@@ -3,7 +3,7 @@
 
 use super::launch::Graph;
 use super::memory::GraphMemory;
-use crate::context::{CaptureOrder, DeclaredUse};
+use crate::context::{CaptureMaker, CaptureOrder, DeclaredUse};
 use crate::{Access, Error, Holder, RawGraph, Result, Stream, StreamMisuse};
 use std::fmt;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub struct Capture {
 }
 
 /// Announces a capture and has the memory take allocations on its streams.
-fn announce(memory: &GraphMemory, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {
+fn announce(memory: &GraphMemory, origin: Option<Stream>, maker: CaptureMaker) -> Result<Arc<CaptureOrder>> {
     let context = memory.context();
     if origin.is_some_and(Stream::is_default) {
         return Err(Error::InvalidValue { what: "the default stream cannot be captured into a graph" });
     }
-    let order = context.announce_capture(origin)?;
+    let order = context.announce_capture(origin, maker)?;
     memory.begin(&order).inspect_err(|_| context.end_capture(&order))?;
     Ok(order)
 }
@@ -139,7 +139,8 @@ impl GraphMemory {
         let (stream, context) = (stream.into(), self.context());
         context.fault().check()?;
         context.hold_for_memory(stream)?;
-        let capture = Capture { memory: self.clone(), order: announce(self, Some(stream))?, stream };
+        let capture =
+            Capture { memory: self.clone(), order: announce(self, Some(stream), CaptureMaker::Context)?, stream };
         let held = context.hold(stream).inspect_err(|_| capture.end(false))?;
         // SAFETY: the stream is live while it is held, and not the default stream.
         let begun = unsafe { context.driver().capture_begin(context.device(), held.raw()) };
@@ -189,7 +190,7 @@ impl GraphMemory {
 
     fn announce_foreign(&self, origin: Option<Stream>) -> Result<ForeignCapture> {
         self.shared.launches.settle(self.context(), self.shared.own)?;
-        Ok(ForeignCapture { memory: self.clone(), order: announce(self, origin)? })
+        Ok(ForeignCapture { memory: self.clone(), order: announce(self, origin, CaptureMaker::Others)? })
     }
 }
 

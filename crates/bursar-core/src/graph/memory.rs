@@ -121,8 +121,8 @@ impl GraphMemory {
         // SAFETY: the stream is live while it is held.
         let capturing = unsafe { context.driver().stream_is_capturing(context.device(), held.raw()) };
         match capturing.map_err(|error| context.failed(error))? {
-            true if context.capture_of(stream).is_none() => context.enter_capture(&capture, stream)?,
-            _ => return Err(self.not_captured(stream)),
+            true => context.enter_new(&capture, stream).map_err(|_| self.not_captured(stream))?,
+            false => return Err(self.not_captured(stream)),
         }
         Ok(capture)
     }

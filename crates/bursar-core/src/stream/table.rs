@@ -162,9 +162,7 @@ impl StreamTable {
         occupancy.known.remove(&raw);
         entry.epoch.store(stream.epoch() + 1, Ordering::SeqCst);
         drop(occupancy);
-        while entry.users.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
+        self.wait_for_users(stream);
         Some(raw)
     }
 
@@ -232,6 +230,27 @@ impl StreamTable {
         }
     }
 
+    /// Keeps a stream alive as [`hold`](Self::hold) does, and counts among its users, whoever made it.
+    pub(crate) fn hold_counted(&self, stream: Stream) -> Result<StreamHold<'_>> {
+        self.hold(stream).map(|held| self.counted(stream.slot(), held))
+    }
+
+    /// Keeps whichever stream is in a slot now alive, and counts among its users, whoever made it.
+    pub(crate) fn hold_slot_counted(&self, slot: usize) -> Option<StreamHold<'_>> {
+        self.hold_slot(slot).map(|held| self.counted(slot, held))
+    }
+
+    fn counted<'a>(&'a self, slot: usize, held: StreamHold<'a>) -> StreamHold<'a> {
+        if held.users.is_some() { held } else { self.slots[slot].enter() }
+    }
+
+    /// Waits until nobody counts among the users of a stream.
+    pub(crate) fn wait_for_users(&self, stream: Stream) {
+        while self.slots[stream.slot()].users.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
     /// Returns the number that the stream in a slot is named by.
     pub(crate) fn number_at(&self, slot: usize) -> StreamNumber {
         StreamNumber(self.slots[slot].number.load(Ordering::Relaxed).into())
@@ -253,7 +272,7 @@ impl StreamTable {
 
     /// Returns whether somebody else may have the handle of the stream in a slot.
     pub(crate) fn is_exposed_slot(&self, slot: usize) -> bool {
-        self.slots[slot].exposed.load(Ordering::Acquire)
+        self.slots[slot].exposed.load(Ordering::SeqCst)
     }
 
     /// Returns whether somebody else may have the handle of a stream that resolves.

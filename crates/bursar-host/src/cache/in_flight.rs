@@ -125,7 +125,7 @@ impl Lane {
 
     fn query_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         let context = &*self.context;
-        let held = context.on_lasting(self.stream, |stream| context.hold_for_memory(stream))?;
+        let held = context.on_lasting(self.stream, |stream| context.hold_for_question(stream))?;
         let passed = self.progress.ask(context, Some(&held), self.returned).map_err(|error| context.failed(error))?;
         if let Some(passed) = passed {
             let waiting = (self.returned - passed) as usize;
@@ -149,7 +149,7 @@ impl Lane {
             self.context.order_ended(Duration::MAX);
         }
         // To wait for a stream that is being captured would end the capture.
-        let wait = |stream| self.context.hold_for_memory(stream).and_then(|_held| self.context.synchronize(stream));
+        let wait = |stream| self.context.hold_for_question(stream).and_then(|_held| self.context.synchronize(stream));
         match self.context.on_lasting(self.stream, wait) {
             Ok(()) => Ok(self.pieces.drain(..).map(|(piece, _)| piece).collect()),
             Err(error) => {

@@ -21,7 +21,7 @@ impl PoolState {
     /// Asks how far a stream has come with what was freed on it, and lets everyone have what it has passed. One that is
     /// busy is given an event to be asked about later, if it has none.
     pub(super) fn ask(&self, context: &DeviceContext, lane: usize) -> Result<(), DriverError> {
-        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let Some(held) = context.hold_slot_for_question(lane)? else { return Ok(()) };
         let mut question = self.lists().question(lane);
         let mut passed = question.progress.ask(context, Some(&held), question.before);
         if matches!(passed, Ok(None)) && !question.progress.is_marked() {
@@ -136,7 +136,7 @@ impl PoolState {
         }
         let streams = self.lists().pending_streams();
         for lane in streams {
-            let waited = context.hold_slot_for_memory(lane).and_then(|held| match held {
+            let waited = context.hold_slot_for_question(lane).and_then(|held| match held {
                 Some(held) => driver_calls::synchronize(context, held.raw()),
                 None => Ok(()),
             });
@@ -163,7 +163,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Has the stream at a slot come after everything that was freed on another.
     pub(super) fn wait_for_lane(&self, lane: usize, slot: usize) -> Result<(), DriverError> {
         let (context, state) = (&self.context, &self.state);
-        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let Some(held) = context.hold_slot_for_question(lane)? else { return Ok(()) };
         let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
         let mut question = state.lists().question(lane);
         let waited = question.progress.have_wait(context, &held, &waiting, question.before);

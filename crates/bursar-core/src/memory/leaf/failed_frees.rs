@@ -42,7 +42,7 @@ impl FreeOrder {
     /// Holds a stream that comes after both, and returns it. While a stream is being captured into a graph nothing is
     /// submitted to it, and that is the error.
     pub(super) fn hold<'a>(&self, context: &'a DeviceContext) -> Result<(Stream, StreamHold<'a>), DriverError> {
-        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold_for_free(stream)?)));
+        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold_for_submitted_free(stream)?)));
         held.map_err(|error| {
             let status = match error {
                 Error::StreamMisuse { why: StreamMisuse::Capturing, .. } => Status::Capturing,

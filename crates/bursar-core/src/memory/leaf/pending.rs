@@ -130,7 +130,7 @@ impl Pending {
         let before = self.released();
         let mut outcome = Ok(());
         for slot in self.busy() {
-            let held = context.hold_slot_for_memory(slot);
+            let held = context.hold_slot_for_question(slot);
             let reap = |held: StreamHold<'_>| self.reap_lane(context, &self.lanes[slot], &held);
             outcome = outcome.and(held.and_then(|held| held.map_or(Ok(()), reap)));
         }
@@ -185,7 +185,7 @@ impl Pending {
     /// ended.
     pub(super) fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
         for slot in self.busy() {
-            if let Some(held) = context.hold_slot_for_memory(slot)? {
+            if let Some(held) = context.hold_slot_for_question(slot)? {
                 // SAFETY: the stream is live while it is held.
                 unsafe { context.driver().stream_synchronize(context.device(), held.raw()) }?;
             }

@@ -114,7 +114,7 @@ impl AsyncMemory {
         if block.stream() != stream {
             self.context.order_after(block.stream(), stream)?;
         }
-        self.context.hold_for_free(stream)
+        self.context.hold_for_submitted_free(stream)
     }
 
     fn submit_free(
