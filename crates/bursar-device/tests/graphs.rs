@@ -5,6 +5,8 @@
 mod broken;
 #[path = "graphs/buffers.rs"]
 mod buffers;
+#[path = "graphs/outside.rs"]
+mod outside;
 #[path = "graphs/programs.rs"]
 mod programs;
 #[path = "graphs/questions.rs"]

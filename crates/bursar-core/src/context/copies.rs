@@ -157,7 +157,7 @@ impl DeviceContext {
         self.fault().check()?;
         let held = self.hold_for_memory(stream)?;
         for home in homes.into_iter().filter(|home| *home != stream) {
-            self.order(home, stream)?;
+            self.order_outside(home, stream)?;
         }
         if bytes == 0 {
             return Ok(());

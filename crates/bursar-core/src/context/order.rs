@@ -46,6 +46,11 @@ impl DeviceContext {
         if let Some(capture) = self.capture_of(first) {
             return self.order_captured(&capture, first, then);
         }
+        self.order_outside(first, then)
+    }
+
+    /// Orders `then` after `first` as [`order`](Self::order) does, where neither is being captured.
+    pub(crate) fn order_outside(&self, first: Stream, then: Stream) -> Result<()> {
         let (held_first, held_then) = (self.hold_for_question(first)?, self.hold_for_question(then)?);
         if first == then {
             return Ok(());
@@ -55,7 +60,8 @@ impl DeviceContext {
     }
 
     /// Orders `then` after `first` as [`order`](Self::order) does, or after the [heir](Self::heir_of) of `first` if its
-    /// adoption has ended; as there, the caller holds no adopted stream.
+    /// adoption has ended; as there, the caller holds no adopted stream. Where `first` is being captured that is refused: `then`
+    /// is no part of the graph.
     ///
     /// ```
     /// # use bursar::Result;
@@ -67,7 +73,7 @@ impl DeviceContext {
     /// ```
     pub fn order_after(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
         let then = then.into();
-        self.on_lasting(first.into(), |first| self.order(first, then))
+        self.on_lasting(first.into(), |first| self.order_outside(first, then))
     }
 
     /// Takes an event and records it on a stream; where that fails, the event is returned.

@@ -77,7 +77,7 @@ impl GraphMemory {
         let (context, own) = (self.context(), self.shared.own);
         let outside = || streams.iter().filter(|stream| capture.is_none_or(|capture| !capture.contains(**stream)));
         outside().try_for_each(|&stream| context.check_stream(stream))?;
-        outside().try_for_each(|&stream| context.order(stream, own))?;
+        outside().try_for_each(|&stream| context.order_outside(stream, own))?;
         self.shared.launches.has_news();
         let after = if let [only] = streams { *only } else { own };
         let held = context.hold(after)?;

@@ -70,7 +70,7 @@ impl Launches {
     /// Makes a stream come after what the memory's own stream has waited for since the last launch.
     fn catch_up(&self, context: &DeviceContext, own: Stream, stream: Stream) -> Result<()> {
         if self.has_news.swap(false, Ordering::AcqRel) {
-            context.order(own, stream).inspect_err(|_| self.has_news())?;
+            context.order_outside(own, stream).inspect_err(|_| self.has_news())?;
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl GraphMemory {
     /// # }
     /// ```
     pub fn launched(&self, stream: impl Into<Stream>) -> Result<()> {
-        self.context().order(stream.into(), self.shared.own)?;
+        self.context().order_outside(stream.into(), self.shared.own)?;
         self.shared.launches.has_news();
         Ok(())
     }

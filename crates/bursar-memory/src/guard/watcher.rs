@@ -114,8 +114,7 @@ impl<R: DeviceMemoryResource> Watcher<R> {
     /// Orders a free on another stream after the block's own.
     pub(super) fn ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
         self.context().check_stream(stream)?;
-        let home = self.context().lasting(block.stream())?;
-        if home == stream { Ok(()) } else { self.context().order(home, stream) }
+        self.context().order_after(block.stream(), stream)
     }
 
     /// Inspects the margins of a block that its user frees, and fills all of it, which then goes into quarantine. Neither
