@@ -12,6 +12,7 @@
 //! | `progress.rs` | how far a stream has come with what it was given |
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `captures.rs` | captures into graphs that are made here, and the order of what is captured |
+//! | `launched_memories.rs` | memories that launches write to without a declared use |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `sleepers.rs` | pools that can sleep, and the ranges that are asleep |
 //! | `quiesce.rs` | waiting for every use and every stream |
@@ -46,6 +47,7 @@ mod copies;
 mod dropped_transfers;
 mod ended;
 mod fault;
+mod launched_memories;
 mod members;
 mod order;
 mod progress;
@@ -59,6 +61,7 @@ pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
 pub(crate) use captures::{CaptureMaker, CaptureOrder, DeclaredUse, Point};
 pub use fault::Fault;
+pub(crate) use launched_memories::LaunchedMemory;
 pub use members::Member;
 pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
@@ -78,6 +81,7 @@ use crate::{
 use captures::Captures;
 use dropped_transfers::DroppedTransfers;
 use ended::Unordered;
+use launched_memories::LaunchedMemories;
 use remains::RemainsList;
 use sleepers::Sleepers;
 use std::fmt;
@@ -112,6 +116,7 @@ pub struct DeviceContext {
     clocks: Clocks,
     fault: Fault,
     captures: Captures,
+    launched_memories: LaunchedMemories,
     sink: EventSink,
     lent: LentBlocks,
     events: Mutex<Vec<RawEvent>>,
@@ -154,6 +159,7 @@ impl DeviceContext {
             clocks: Clocks::default(),
             fault: Fault::default(),
             captures: Captures::default(),
+            launched_memories: LaunchedMemories::default(),
             sink,
             lent: LentBlocks::new(device),
             events: Mutex::default(),

@@ -30,7 +30,7 @@ mod submission;
 mod tracked;
 mod transfer;
 
-use crate::context::{CaptureOrder, DeclaredUse, WaitFailure};
+use crate::context::{CaptureOrder, DeclaredUse, LaunchedMemory, WaitFailure};
 use crate::stream::StreamHold;
 use crate::{
     Access, Action, DeviceBlock, DeviceContext, Error, Generation, OwnerId, Record, Result, Stream, StreamMisuse,
@@ -226,6 +226,15 @@ impl Uses {
         let (marks, owner) = (Mutex::new(Marks::born(block.stream(), born)), block.owner());
         let (is_given_up, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { context, record, marks, owner, is_given_up, is_over }
+    }
+
+    /// Has whatever else writes to a block of a memory that graphs are launched with count as uses of it: launches from now on,
+    /// the last before, which comes after the others, and what was there before and was freed.
+    fn follow_launches(self: &Arc<Self>, memory: &dyn LaunchedMemory) {
+        for stream in memory.first_use(self.record.ptr, self.clone()).into_iter().flatten() {
+            let number = self.context.clocks().pass(stream);
+            self.marks().mark(stream, Access::Write, number);
+        }
     }
 
     #[inline]

@@ -110,7 +110,6 @@ impl Capture {
         let exec = unsafe { context.driver().graph_instantiate(context.device(), graph) };
         self.destroy(graph);
         let exec = exec.map_err(|error| context.failed(error))?;
-        self.memory.shared.keep_outputs(self.order.number(), uses.iter().map(|(uses, _)| uses));
         Ok(Graph::new(self.memory.clone(), self.order.number(), exec, uses))
     }
 }

@@ -31,17 +31,27 @@ impl Launches {
         self.has_news.store(true, Ordering::Release);
     }
 
-    /// Submits a launch to a stream, after the launches before and what the memory's own stream waits for.
+    /// Calls `act` between two launches, with the stream of the last one, and whether the memory's own stream has waited for
+    /// something since.
+    pub(super) fn in_turn<T>(&self, act: impl FnOnce(Option<Stream>, bool) -> T) -> T {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        act(turn.last.map(|(stream, _)| stream), self.has_news.load(Ordering::Acquire))
+    }
+
+    /// Submits a launch to a stream, after the launches before and what the memory's own stream waits for. It uses what `begin`
+    /// returns, which is called when its turn has come.
     fn launch(
         &self,
         context: &DeviceContext,
         own: Stream,
         stream: Stream,
+        begin: impl FnOnce() -> Result<Vec<Box<dyn Send>>>,
         submit: impl FnOnce(RawStream) -> DriverResult<()>,
     ) -> Result<()> {
         let held = context.hold_for_memory(stream)?;
         let failed = |error| context.failed(error);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _using = begin()?;
         let event = match turn.last {
             Some((last, event)) => {
                 if last != stream {
@@ -203,11 +213,10 @@ impl Graph {
                 using.push(uses.clone().begin_on(stream, *access)?);
             }
         }
-        for uses in shared.outputs_after(self.number) {
-            // It may be overwritten, so whoever reads it comes first.
-            using.push(uses.begin_on(stream, Access::Write)?);
-        }
-        shared.launches.launch(context, shared.own, stream, |raw| {
+        // They may be overwritten, so whoever reads them comes first.
+        let write = |uses: Arc<dyn DeclaredUse>| uses.begin_on(stream, Access::Write);
+        let begin = || shared.written_by(self.number).into_iter().map(write).collect();
+        shared.launches.launch(context, shared.own, stream, begin, |raw| {
             // SAFETY: the graph lives as long as this, and its memory too. What else it uses is owned, which was checked,
             // and the uses order it; what was captured without being declared is promised by whoever captured it.
             unsafe { context.driver().graph_launch(context.device(), self.exec, raw) }

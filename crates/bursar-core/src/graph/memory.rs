@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::shared::{LiveBlock, Shared};
-use crate::context::CaptureOrder;
+use crate::context::{CaptureOrder, LaunchedMemory};
 use crate::observe::GraphCount;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MAX_ALIGN,
@@ -79,7 +79,10 @@ pub struct GraphMemory {
 impl GraphMemory {
     /// Makes memory for graphs out of `memory`; it holds nothing yet.
     pub fn new(memory: Arc<dyn DeviceMemoryResource>) -> Result<Self> {
-        Shared::new(memory).map(|shared| Self { shared: Arc::new(shared) })
+        let shared = Arc::new(Shared::new(memory)?);
+        let launched: Arc<dyn LaunchedMemory> = shared.clone();
+        shared.context().enter_launched_memory(shared.owner, Arc::downgrade(&launched));
+        Ok(Self { shared })
     }
 
     /// Returns the bytes that it holds of the memory below, in blocks or free for its graphs.

@@ -3,11 +3,11 @@
 
 use super::arena::{Arena, FreePoint};
 use super::launch::Launches;
-use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, Point};
+use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, LaunchedMemory, Point};
 use crate::observe::GraphCount;
 use crate::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Note, OwnerId, RawStream, Refused,
-    Result, Stream, Survey,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Note, OwnerId, RawStream,
+    Refused, Result, Stream, Survey,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,9 +40,9 @@ pub(super) struct State {
     pub(super) released: u64,
     /// Set where no graph is captured into it or launched any more.
     pub(super) is_released: bool,
-    /// The uses of blocks that outlive their captures, with the numbers of those: a graph that was captured before may
-    /// overwrite them.
-    outputs: Vec<(u64, Arc<dyn DeclaredUse>)>,
+    /// The uses of blocks, with the numbers of their captures. A launch may write to any block that its graph or a later one left
+    /// behind, whether it was used in the capture or not: other blocks were there before.
+    used: Vec<(u64, Arc<dyn DeclaredUse>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -120,19 +120,12 @@ impl Shared {
         }
     }
 
-    /// Remembers the uses of blocks of this memory that outlive the capture with this number.
-    pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
-        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && !uses.is_over()).collect();
-        let mut state = self.state();
-        state.outputs.retain(|(_, uses)| !uses.is_over());
-        state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
-    }
-
-    /// Returns the uses of blocks that outlive captures after the one with this number.
-    pub(super) fn outputs_after(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
+    /// Returns the uses of the blocks that a graph which was captured with this number may write to: those of its own capture and
+    /// of later ones, which lie where it has its scratch.
+    pub(super) fn written_by(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
         let state = self.state();
-        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && !uses.is_over());
-        later.map(|(_, uses)| uses.clone()).collect()
+        let written = state.used.iter().filter(|(of, uses)| *of >= capture && !uses.is_over());
+        written.map(|(_, uses)| uses.clone()).collect()
     }
 
     /// Returns whether uses are of a block of this memory. The address does not tell: a segment may lie where another block
@@ -172,9 +165,28 @@ impl Shared {
     }
 }
 
+impl LaunchedMemory for Shared {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.below.context()
+    }
+
+    /// A launch looks for uses in its turn, so it either finds these or is the last one before.
+    fn first_use(&self, ptr: DevicePtr, uses: Arc<dyn DeclaredUse>) -> [Option<Stream>; 2] {
+        self.launches.in_turn(|last, has_news| {
+            let mut state = self.state();
+            state.used.retain(|(_, uses)| !uses.is_over());
+            if let Some(live) = state.live.get(&ptr.0).copied() {
+                state.used.push((live.capture, uses));
+            }
+            [last, has_news.then_some(self.own)]
+        })
+    }
+}
+
 impl Drop for Shared {
     /// Gives the segments back that no block is in. The tokens of the others are dropped, which keeps them held.
     fn drop(&mut self) {
+        self.context().forget_launched_memory(self.owner);
         self.give_back_unused();
         self.context().take_back_stream(self.own, 0);
     }

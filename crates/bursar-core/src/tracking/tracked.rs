@@ -105,7 +105,22 @@ impl TrackedBlock {
             let (device, what) = (context.device(), "tracking the uses of this memory");
             return Err(Error::Unsupported { device, what });
         }
-        Ok(self.uses.get_or_init(|| Arc::new(Uses::new(context.clone(), &self.block, self.born))))
+        Ok(self.uses.get_or_init(|| {
+            let uses = Arc::new(Uses::new(context.clone(), &self.block, self.born));
+            if let Some(memory) = context.launched_memory(self.block.owner()) {
+                uses.follow_launches(&*memory);
+            }
+            uses
+        }))
+    }
+
+    /// Returns its uses if one was declared, or if launches of graphs write to it, which nobody declares.
+    fn known_uses(&self, context: &DeviceContext) -> Result<Option<&Arc<Uses>>> {
+        if let Some(uses) = self.uses.get() {
+            return Ok(Some(uses));
+        }
+        let memory = context.launched_memory(self.block.owner());
+        memory.map(|memory| self.first_use(memory.context())).transpose()
     }
 
     /// Says that its owner gives it up, though its free may have to wait: a graph that uses it is not launched any more.
@@ -160,9 +175,14 @@ impl TrackedBlock {
     }
 
     /// Runs work that waits for its completion, on the block's own stream, in order with uses on others.
-    fn waited<T>(&mut self, access: Access, run: impl FnOnce(&mut DeviceBlock, Stream) -> Result<T>) -> Result<T> {
+    fn waited<T>(
+        &mut self,
+        context: &DeviceContext,
+        access: Access,
+        run: impl FnOnce(&mut DeviceBlock, Stream) -> Result<T>,
+    ) -> Result<T> {
         let home = self.block.stream();
-        let using = begun(self, home, access)?;
+        let using = begun(self, context, home, access)?;
         let result = run(&mut self.block, home);
         ended(using, result.is_ok());
         result
@@ -170,13 +190,13 @@ impl TrackedBlock {
 
     /// Copies as [`DeviceContext::copy_from_host`] does, on the block's own stream and after its uses on others.
     pub fn copy_from_host(&mut self, context: &DeviceContext, offset: u64, src: &[u8]) -> Result<()> {
-        self.waited(Access::Write, |block, home| context.copy_from_host(block, offset, src, home))
+        self.waited(context, Access::Write, |block, home| context.copy_from_host(block, offset, src, home))
     }
 
     /// Copies as [`DeviceContext::copy_to_host`] does, on the block's own stream and after writes on others.
     pub fn copy_to_host(&self, context: &DeviceContext, offset: u64, dst: &mut [u8]) -> Result<()> {
         let home = self.block.stream();
-        let using = begun(self, home, Access::Read)?;
+        let using = begun(self, context, home, Access::Read)?;
         let result = context.copy_to_host(&self.block, offset, dst, home);
         ended(using, result.is_ok());
         result
@@ -191,8 +211,8 @@ impl TrackedBlock {
         src_offset: u64,
         bytes: u64,
     ) -> Result<()> {
-        let reading = begun(src, self.block.stream(), Access::Read)?;
-        let result = self.waited(Access::Write, |block, home| {
+        let reading = begun(src, context, self.block.stream(), Access::Read)?;
+        let result = self.waited(context, Access::Write, |block, home| {
             context.copy_blocks(block, offset, &src.block, src_offset, bytes, home)
         });
         ended(reading, result.is_ok());
@@ -201,12 +221,12 @@ impl TrackedBlock {
 
     /// Fills as [`DeviceContext::fill`] does, on the block's own stream and after its uses on others.
     pub fn fill(&mut self, context: &DeviceContext, offset: u64, pattern: Pattern, count: u64) -> Result<()> {
-        self.waited(Access::Write, |block, home| context.fill(block, offset, pattern, count, home))
+        self.waited(context, Access::Write, |block, home| context.fill(block, offset, pattern, count, home))
     }
 
     /// Fills as [`DeviceContext::fill_with`] does, on the block's own stream and after its uses on others.
     pub fn fill_with(&mut self, context: &DeviceContext, offset: u64, unit: &[u8], count: u64) -> Result<()> {
-        self.waited(Access::Write, |block, home| context.fill_with(block, offset, unit, count, home))
+        self.waited(context, Access::Write, |block, home| context.fill_with(block, offset, unit, count, home))
     }
 
     /// Submits [`Submission::copy_from_host`] by itself.
@@ -232,10 +252,10 @@ impl TrackedBlock {
     }
 }
 
-/// Begins a use of a block if one was declared before; otherwise the block never left its own stream, which such work
-/// follows.
-fn begun(block: &TrackedBlock, stream: Stream, access: Access) -> Result<Option<BlockUse>> {
-    block.uses.get().map(|uses| BlockUse::begin(uses, stream, access)).transpose()
+/// Begins a use of a block if one was declared before, or launches write to it; otherwise the block never left its own
+/// stream, which such work follows.
+fn begun(block: &TrackedBlock, context: &DeviceContext, stream: Stream, access: Access) -> Result<Option<BlockUse>> {
+    block.known_uses(context)?.map(|uses| BlockUse::begin(uses, stream, access)).transpose()
 }
 
 fn ended(using: Option<BlockUse>, has_run: bool) {

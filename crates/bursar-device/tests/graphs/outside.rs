@@ -1,15 +1,83 @@
-//! Captures beside work that is no part of them: frees on streams that are not captured.
+//! Captures beside work that is no part of them: blocks that they leave behind, and frees on streams that are not captured.
 
 use super::{LEN, pooled};
 use bursar_conformance::sleep::Heap;
-use bursar_core::{DeviceId, Driver, Result, Stack, leaf, tag};
-use bursar_device::{Gpu, SleepOptions, StreamLease, WakeOptions};
+use bursar_core::{DeviceId, Driver, Graph, Result, Stack, leaf, tag};
+use bursar_device::{DeviceBuffer, Gpu, GpuCapture, SleepOptions, StreamLease, WakeOptions};
 use bursar_memory::{Guard, PagePool};
 use bursar_sim::Sim;
 use std::sync::Arc;
 
 fn leases<const N: usize>(gpu: &Gpu) -> [StreamLease; N] {
     std::array::from_fn(|_| gpu.streams().lease().expect("room"))
+}
+
+/// Leaves a buffer behind where another one was written to before, which the capture reads or does not touch.
+fn leave_behind(gpu: &Gpu, stream: &StreamLease, is_read: bool) -> (Graph, DeviceBuffer<u32>) {
+    let record = |capture: &GpuCapture<'_>| -> Result<_> {
+        let (gpu, stream) = (capture.gpu(), capture.stream());
+        let mut scratch = gpu.buffer::<u32>(LEN, stream, tag!("scratch"))?;
+        gpu.submit(stream, |work| work.fill(&mut scratch, 1))?;
+        let address = scratch.ptr();
+        drop(scratch);
+        let left = gpu.buffer::<u32>(LEN, stream, tag!("left"))?;
+        assert_eq!(left.ptr(), address, "the launch writes there");
+        if is_read {
+            gpu.submit(stream, |work| work.read(&left).map(drop))?;
+        }
+        Ok(left)
+    };
+    gpu.capture(stream, record).expect("captured")
+}
+
+#[test]
+fn z2_a_launch_comes_before_uses_of_what_it_left_behind_untouched() {
+    for (seed, is_read) in (0..64).map(|seed| (seed / 2, seed % 2 == 0)) {
+        let sim = Sim::seeded(seed);
+        let gpu = pooled(&sim);
+        let [stream, other, launching] = leases(&gpu);
+        let (graph, mut left) = leave_behind(&gpu, &stream, is_read);
+        graph.launch(&launching).expect("launched");
+        other.submit(|work| work.fill(&mut left, 7)).expect("submitted");
+        assert_eq!(left.to_vec().expect("read"), [7; LEN], "seed {seed}");
+        let read = other.submit(|work| work.read_back(&left)).expect("submitted");
+        graph.launch(&launching).expect("launched");
+        assert_eq!(read.wait().expect("read"), [7; LEN], "seed {seed}: the launch comes after it");
+        left.fill(8).expect("filled");
+        assert_eq!(left.to_vec().expect("read"), [8; LEN], "seed {seed}");
+        drop((graph, left));
+        sim.assert_clean();
+    }
+}
+
+/// A block that lies where one of an earlier graph was is used before any launch: after whoever used and freed that one.
+#[test]
+fn z2_a_block_is_used_after_what_was_freed_where_it_lies() {
+    for (seed, frees_elsewhere) in (0..64).map(|seed| (seed / 2, seed % 2 == 0)) {
+        let sim = Sim::seeded(seed);
+        let gpu = pooled(&sim);
+        let [stream, first, second] = leases(&gpu);
+        let memory = gpu.graph_memory().expect("room");
+        let capture =
+            |tag| gpu.capture_into(&memory, &stream, |capture| capture.gpu().zeros::<u32>(LEN, capture.stream(), tag));
+        let (one, mut earlier) = capture(tag!("earlier")).expect("captured");
+        let address = earlier.ptr();
+        first.submit(|work| work.fill(&mut earlier, 1)).expect("submitted");
+        if frees_elsewhere {
+            earlier.free_on(&first).expect("not captured");
+        }
+        drop(earlier);
+        let (two, mut later) = capture(tag!("later")).expect("captured");
+        assert_eq!(later.ptr(), address);
+        second.submit(|work| work.fill(&mut later, 2)).expect("submitted");
+        assert_eq!(later.to_vec().expect("read"), [2; LEN], "seed {seed}");
+        sim.settle();
+        assert_eq!(later.to_vec().expect("read"), [2; LEN], "seed {seed}");
+        two.launch(&first).expect("launched");
+        assert_eq!(later.to_vec().expect("read"), [0; LEN], "seed {seed}");
+        drop((one, two, later));
+        sim.assert_clean();
+    }
 }
 
 fn stacks(driver: &Arc<Sim>) -> [(&'static str, Gpu); 4] {

@@ -206,7 +206,8 @@ impl Oracle {
     }
 
     /// Begins the life of a block that a graph leaves behind, for whoever uses it before the graph is launched. Where a free
-    /// before it is not known to have run, its life begins with the first launch, which that is compared with.
+    /// before it is not known to have run, whoever uses it comes after that. Where several are not, or one of two streams, its
+    /// life begins with the first launch, which they are compared with.
     pub(crate) fn begin_output(
         &mut self,
         device: usize,
@@ -219,18 +220,27 @@ impl Oracle {
             // It was made usable before, or a launch has done that.
             return;
         }
-        let mut is_over = true;
+        let mut frees = Vec::new();
+        let mut has_home = false;
         for (part, block) in self.devices[device].blocks.parts(range.clone()) {
             let Some(block) = block else { continue };
             if block.ended.is_none() {
                 self.report_unordered(device, HazardKind::Overlap, vec![(part, block.began)], op);
             }
-            is_over &= block.free_not_covered(&self.host).is_none();
+            if let Some(freed) = block.free_not_covered(&self.host) {
+                has_home |= block.home.is_some();
+                frees.push(freed.epoch);
+            }
         }
-        if is_over || at_once {
-            let op = Operation { tag, ..op };
-            self.begin_block(device, range, OrderedOp { op, epoch: Epoch::HOST }, tag);
-        }
+        frees.dedup();
+        let epoch = match frees[..] {
+            [] => Epoch::HOST,
+            [only] if !has_home => only,
+            _ if at_once => Epoch::HOST,
+            _ => return,
+        };
+        let op = Operation { tag, ..op };
+        self.begin_block(device, range, OrderedOp { op, epoch }, tag);
     }
 
     /// Forgets the accesses to a range at a point of a stream after which the next submission has `clock`. Accesses that
