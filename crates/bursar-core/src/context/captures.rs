@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Access, Error, Generation, OwnerId, Result, Stream, StreamMisuse};
+use crate::{Access, Error, Generation, OwnerId, RawGraph, Result, Stream, StreamMisuse};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -106,6 +106,16 @@ struct OrderState {
     /// The streams that are exposed for as long as the capture lasts.
     exposed: Vec<Stream>,
     uses: HashMap<Generation, CapturedUses>,
+    /// Set where the driver failed to end it.
+    left: Option<LeftCapture>,
+}
+
+/// A capture that the driver failed to end, to be tried again.
+#[derive(Clone, Copy, Debug)]
+struct LeftCapture {
+    /// The stream that it began on.
+    origin: Stream,
+    is_being_ended: bool,
 }
 
 impl OrderState {
@@ -139,6 +149,12 @@ impl CaptureOrder {
 
     pub(crate) fn contains(&self, stream: Stream) -> bool {
         self.state().clocks.contains_key(&stream)
+    }
+
+    /// Returns whether work on a stream becomes part of it.
+    fn takes(&self, stream: Stream) -> bool {
+        let state = self.state();
+        state.left.is_none() && state.clocks.contains_key(&stream)
     }
 
     fn is_in(&self, slot: usize) -> bool {
@@ -231,7 +247,7 @@ impl DeviceContext {
         if self.captures.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.captures.all().iter().find(|capture| capture.contains(stream)).cloned()
+        self.captures.all().iter().find(|capture| capture.takes(stream)).cloned()
     }
 
     /// Returns whether two streams are part of one capture that was made through this context.
@@ -271,8 +287,68 @@ impl DeviceContext {
 
     /// Returns whether the stream in a slot is part of a capture that this context makes.
     pub(super) fn is_captured_here(&self, slot: usize) -> bool {
-        self.captures.count.load(Ordering::SeqCst) > 0
-            && self.captures.all().iter().any(|capture| capture.maker == CaptureMaker::Context && capture.is_in(slot))
+        if self.captures.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let is_it = |capture: &&Arc<CaptureOrder>| capture.maker == CaptureMaker::Context && capture.is_in(slot);
+        let capture = self.captures.all().iter().find(is_it).cloned();
+        capture.is_some_and(|capture| !self.ends_at_last(&capture))
+    }
+
+    /// Tries to end a capture that [could not be ended](Self::leave_captured); returns whether it is over.
+    fn ends_at_last(&self, capture: &Arc<CaptureOrder>) -> bool {
+        let origin = match &mut capture.state().left {
+            Some(left) if !left.is_being_ended => {
+                left.is_being_ended = true;
+                left.origin
+            }
+            _ => return false,
+        };
+        let is_over = self.end_at_driver(origin).is_ok();
+        match is_over {
+            true => self.end_capture(capture),
+            false => capture.state().left = Some(LeftCapture { origin, is_being_ended: false }),
+        }
+        is_over
+    }
+
+    /// Leaves a capture alone that the driver failed to end: its streams are refused by name, and whoever would use them next
+    /// tries again.
+    pub(crate) fn leave_captured(&self, order: &CaptureOrder, origin: Stream) {
+        order.state().left = Some(LeftCapture { origin, is_being_ended: false });
+    }
+
+    /// Has the driver end the capture that began on a stream.
+    pub(crate) fn capture_end(&self, origin: Stream) -> Result<RawGraph> {
+        let held = self.hold(origin)?;
+        // SAFETY: the stream is live while it is held.
+        let graph = unsafe { self.driver.capture_end(self.device, held.raw()) };
+        graph.map_err(|error| self.failed(error))
+    }
+
+    /// Has the driver end the capture that began on a stream, and drops what was captured. Fails where it is still captured.
+    pub(crate) fn end_at_driver(&self, origin: Stream) -> Result<()> {
+        match self.capture_end(origin) {
+            Ok(graph) => {
+                self.destroy_graph(graph);
+                Ok(())
+            }
+            Err(error) => {
+                let held = self.hold(origin)?;
+                // SAFETY: the stream is live while it is held.
+                let is_captured = unsafe { self.driver.stream_is_capturing(self.device, held.raw()) };
+                if matches!(is_captured, Ok(false)) { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Destroys what was captured; a failure is the device's next.
+    pub(crate) fn destroy_graph(&self, graph: RawGraph) {
+        // SAFETY: the graph came from this driver, and nobody else has it.
+        let destroy = || unsafe { self.driver.graph_destroy(self.device, graph) };
+        if let Err(error) = destroy().or_else(|_| destroy()) {
+            self.fault.record(error);
+        }
     }
 
     /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else

@@ -70,8 +70,9 @@ impl Capture {
         if is_captured {
             // A capture that something has spoilt is no failure of its own. A call that failed for another reason is made
             // once more: the stream would stay captured.
-            if let Ok(graph) = self.end_at_driver().or_else(|_| self.end_at_driver()) {
-                self.destroy(graph);
+            if context.end_at_driver(self.stream).or_else(|_| context.end_at_driver(self.stream)).is_err() {
+                self.memory.end();
+                return context.leave_captured(&self.order, self.stream);
             }
         }
         self.memory.end();
@@ -86,29 +87,12 @@ impl Capture {
         beside.try_for_each(|stream| context.order_captured(&self.order, stream, self.stream))
     }
 
-    fn end_at_driver(&self) -> Result<RawGraph> {
-        let context = self.memory.context();
-        let held = context.hold(self.stream)?;
-        // SAFETY: the stream is live while it is held.
-        let graph = unsafe { context.driver().capture_end(context.device(), held.raw()) };
-        graph.map_err(|error| context.failed(error))
-    }
-
-    fn destroy(&self, graph: RawGraph) {
-        let context = self.memory.context();
-        // SAFETY: the graph came from this driver, and nobody else has it.
-        let destroy = || unsafe { context.driver().graph_destroy(context.device(), graph) };
-        if let Err(error) = destroy().or_else(|_| destroy()) {
-            context.fault().record(error);
-        }
-    }
-
     /// Makes the graph of a capture that is over.
     fn finish(&self, uses: Vec<(Arc<dyn DeclaredUse>, Access)>, graph: RawGraph) -> Result<Graph> {
         let context = self.memory.context();
         // SAFETY: the graph came from this driver.
         let exec = unsafe { context.driver().graph_instantiate(context.device(), graph) };
-        self.destroy(graph);
+        context.destroy_graph(graph);
         let exec = exec.map_err(|error| context.failed(error))?;
         Ok(Graph::new(self.memory.clone(), self.order.number(), exec, uses))
     }
@@ -149,7 +133,7 @@ impl GraphMemory {
         let recorded = record(&capture)?;
         capture.join()?;
         std::mem::forget(unfinished);
-        let graph = capture.end_at_driver();
+        let graph = context.capture_end(stream);
         let uses = capture.order.take_uses();
         capture.end(graph.is_err());
         let graph = capture.finish(uses, graph?)?;

@@ -1,11 +1,12 @@
-//! Captures beside work that is no part of them: blocks that they leave behind, and frees on streams that are not captured.
+//! Captures beside work that is no part of them: blocks that they leave behind, frees on streams that are not captured, and
+//! captures that the driver does not end.
 
-use super::{LEN, pooled};
+use super::{LEN, pooled, pooled_over};
 use bursar_conformance::sleep::Heap;
-use bursar_core::{DeviceId, Driver, Graph, Result, Stack, leaf, tag};
+use bursar_core::{DeviceId, Driver, Error, Graph, Result, Stack, Status, StreamMisuse, leaf, tag};
 use bursar_device::{DeviceBuffer, Gpu, GpuCapture, SleepOptions, StreamLease, WakeOptions};
 use bursar_memory::{Guard, PagePool};
-use bursar_sim::Sim;
+use bursar_sim::{Call, Faults, Sim};
 use std::sync::Arc;
 
 fn leases<const N: usize>(gpu: &Gpu) -> [StreamLease; N] {
@@ -138,4 +139,34 @@ fn z4_frees_that_waited_for_memory_to_wake_pull_no_stream_into_a_capture() {
     assert_eq!(kept.to_vec().expect("read"), [7; LEN]);
     drop(kept);
     sim.assert_clean();
+}
+
+#[test]
+fn z3_a_capture_that_the_driver_does_not_end_is_refused_by_name_and_ends_at_last() {
+    for (failures, fails) in (1..12).map(|n| (n / 2 + 1, n % 2 == 0)) {
+        let sim = Sim::seeded(1);
+        let faults = Faults::new(sim.clone());
+        let gpu = pooled_over(faults.clone());
+        let [stream, other] = leases(&gpu);
+        let mut kept = gpu.zeros::<u32>(LEN, &stream, tag!("kept")).expect("room");
+        (1..=failures).for_each(|nth| faults.fail_nth(Call::CaptureEnd, nth, Status::NotSupported));
+        let captured = gpu.capture(&stream, |capture| -> Result<()> {
+            capture.order(&stream, &other)?;
+            drop(capture.gpu().zeros::<u32>(LEN, &other, tag!("scratch"))?);
+            if fails { Err(Error::NoDevice) } else { Ok(()) }
+        });
+        captured.expect_err("the driver failed, or the closure");
+        // Whoever uses one of its streams tries to end it, and is refused where that fails once more.
+        let refusals = failures.saturating_sub(if fails { 2 } else { 3 });
+        for _ in 0..refusals {
+            let refused = other.submit(|work| work.fill(&mut kept, 7)).expect_err("captured");
+            assert!(matches!(refused, Error::StreamMisuse { why: StreamMisuse::Capturing, .. }), "{refused}");
+        }
+        stream.submit(|work| work.fill(&mut kept, 7)).expect("it has ended at last");
+        assert_eq!(kept.to_vec().expect("read"), [7; LEN]);
+        let (graph, ()) = gpu.capture(&stream, |_| -> Result<()> { Ok(()) }).expect("captured");
+        graph.launch(&other).expect("launched");
+        drop((kept, graph));
+        sim.assert_clean();
+    }
 }
