@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Access, Error, Generation, OwnerId, RawGraph, Result, Stream, StreamMisuse};
+use crate::{Access, Error, Generation, OwnerId, RawGraph, RawStream, Result, Stream, StreamMisuse};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -389,6 +389,13 @@ impl DeviceContext {
             self.streams.wait_for_users(stream);
         }
         Ok(())
+    }
+
+    /// Exposes a stream whose handle others get, also after a capture that it is part of.
+    pub(super) fn expose_for_good(&self, stream: Stream) -> Result<RawStream> {
+        let all = self.captures.all();
+        all.iter().for_each(|capture| capture.state().exposed.retain(|other| *other != stream));
+        self.streams.expose(stream)
     }
 
     /// Ends what [`announce_capture`](Self::announce_capture) began: the streams are what they were before.

@@ -71,7 +71,8 @@ impl DeviceContext {
     /// Returns the driver's handle of a stream of this context, for the driver and other libraries. Whoever has it can
     /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
     pub fn resolve(&self, stream: impl Into<Stream>) -> Result<RawStream> {
-        let raw = self.streams.expose(stream.into())?;
+        let stream = stream.into();
+        let raw = self.expose_for_good(stream)?;
         self.fault.alarm();
         Ok(raw)
     }

@@ -170,3 +170,16 @@ fn z3_a_capture_that_the_driver_does_not_end_is_refused_by_name_and_ends_at_last
         sim.assert_clean();
     }
 }
+
+#[test]
+fn r5_a_stream_whose_handle_was_asked_for_in_a_capture_is_asked_about_after_it() {
+    let sim = Sim::seeded(1);
+    let gpu = pooled(&sim);
+    let [stream] = leases(&gpu);
+    let (_, raw) = gpu.capture(&stream, |_| gpu.context().resolve(&stream)).expect("captured");
+    gpu.context().check_stream(&stream).expect("the capture is over");
+    sim.begin_capture(DeviceId(0), raw).expect("not captured");
+    let refused = gpu.context().check_stream(&stream).expect_err("somebody else captures it");
+    assert!(matches!(refused, Error::StreamMisuse { why: StreamMisuse::Capturing, .. }), "{refused}");
+    sim.end_capture(DeviceId(0), raw).expect("captured");
+}
