@@ -82,21 +82,25 @@ pub(crate) fn sleep(
     pool::check_not_forked()?;
     let (tags, discard) = (interned(&tags), interned(&discard));
     until_signal(py, || {
-        let mut report = SleepReport::default();
+        let (mut report, mut asleep) = (SleepReport::default(), Vec::<&PoolDevice>::new());
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
-            let discard = discard.iter().flat_map(|&tag| device.blocks_of(tag)).collect();
-            let all = SleepRequest {
-                discard,
+            let of_tags = || tags.iter().map(|&tag| (tag, device.blocks_of(tag))).collect();
+            let request = SleepRequest {
+                only: (!tags.is_empty()).then(of_tags),
+                discard: discard.iter().flat_map(|&tag| device.blocks_of(tag)).collect(),
                 discard_all,
                 keep_place,
                 patience: patience(timeout),
                 ..SleepRequest::default()
             };
-            let only = tags.iter().map(|&tag| SleepRequest { only: Some((tag, device.blocks_of(tag))), ..all.clone() });
-            let requests: Vec<_> = if tags.is_empty() { vec![all.clone()] } else { only.collect() };
-            for request in requests {
-                report = report.and(device.sleep(&request)?);
+            match device.sleep(&request) {
+                Ok(slept) => report = report.and(slept),
+                Err(error) => {
+                    asleep.into_iter().for_each(|device| device.context.undo_sleep(request.patience));
+                    return Err(error.into());
+                }
             }
+            asleep.push(device);
         }
         let SleepReport { released, saved, discarded, kept, elapsed, .. } = report;
         Ok((released.get(), saved.get(), discarded.get(), kept.get(), elapsed.as_secs_f64()))
@@ -153,11 +157,6 @@ impl PoolDevice {
     /// Puts its pools to sleep.
     pub(crate) fn sleep(&self, request: &SleepRequest) -> Result<SleepReport, Error> {
         self.retry_refused();
-        let store = store_of(&self.context)?;
-        let mut report = SleepReport::default();
-        for sleeper in self.context.sleepers() {
-            report = report.and(sleeper.sleep(&*store, request)?);
-        }
-        Ok(report)
+        self.context.sleep(&*store_of(&self.context)?, request)
     }
 }

@@ -8,7 +8,7 @@ use crate::handles::{DEVICES, Device};
 use crate::status::{CallResult, bursar_status};
 use bursar::Error;
 use bursar::host::PinnedPool;
-use bursar::memory::{SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest};
+use bursar::memory::{SleepReading, SleepReport, SleepRequest, SleepState, WakeReport, WakeRequest};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -241,29 +241,13 @@ fn in_microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Puts every pool of a device to sleep; where one cannot, those that could wake again.
+/// Puts every pool of a device to sleep.
 fn sleep(device: &Device, request: &SleepRequest) -> CallResult<SleepReport> {
-    let sleepers = device.context.sleepers();
-    if sleepers.is_empty() {
+    if device.context.sleepers().is_empty() {
         let what = "sleep: it has no stack with a pool";
         return Err(Error::Unsupported { device: device.context.device(), what }.into());
     }
-    let store = store_of(device)?;
-    let (mut report, mut asleep) = (SleepReport::default(), Vec::<Arc<dyn Sleeper>>::new());
-    for sleeper in sleepers {
-        let was_awake = sleeper.sleep_reading().state == SleepState::Awake;
-        match sleeper.sleep(&*store, request) {
-            Ok(slept) => report = report.and(slept),
-            Err(error) => {
-                let again = WakeRequest { only: None, patience: request.patience };
-                // The first failure is the cause; what cannot be woken says so by its reading.
-                asleep.iter().for_each(|sleeper| drop(sleeper.wake(&again)));
-                return Err(error.into());
-            }
-        }
-        asleep.extend(was_awake.then_some(sleeper));
-    }
-    Ok(report)
+    Ok(device.context.sleep(&*store_of(device)?, request)?)
 }
 
 /// Returns the pinned memory that contents go to, kept with the device.

@@ -47,7 +47,9 @@ impl Desk {
 
     /// Puts everything to sleep, or a tag with the ranges that its blocks are recorded with.
     fn sleep(&self, only: Option<(AllocTag, Vec<std::ops::Range<DevicePtr>>)>) {
-        self.pool().sleep(&Heap, &SleepRequest { only, ..SleepRequest::default() }).expect("nothing keeps it awake");
+        self.pool()
+            .sleep(&Heap, &SleepRequest { only: only.map(|of| vec![of]), ..SleepRequest::default() })
+            .expect("nothing keeps it awake");
     }
 
     fn wake(&self, only: Option<AllocTag>) -> Result<()> {

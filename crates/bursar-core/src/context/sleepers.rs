@@ -46,13 +46,13 @@ pub trait HostStore: fmt::Debug + Send + Sync {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SleepRequest {
-    /// The blocks that sleep, and the tag by which they are woken; `None` where everything does.
-    pub only: Option<(AllocTag, Vec<Range<DevicePtr>>)>,
-    /// The blocks whose contents are given up.
+    /// The blocks that sleep, by the tags by which they are woken; `None` where everything does.
+    pub only: Option<Vec<(AllocTag, Vec<Range<DevicePtr>>)>>,
+    /// The blocks whose contents are given up, unless they sleep already.
     pub discard: Vec<Range<DevicePtr>>,
-    /// Set where all contents are given up.
+    /// Set where all contents are given up but those of what sleeps already.
     pub discard_all: bool,
-    /// Set where the limits keep what was charged, so that waking is not refused.
+    /// Set where the limits keep what was charged, so that waking is not refused; what sleeps already without its place takes one.
     pub keep_place: bool,
     /// The longest time to wait for uses and streams.
     pub patience: Duration,
@@ -216,25 +216,29 @@ pub struct SleepReading {
 ///
 /// ```
 /// # use bursar::Result;
-/// # use bursar::memory::{HostStore, SleepReport, SleepRequest, WakeRequest};
+/// # use bursar::memory::{WakeReport, WakeRequest};
 /// # use bursar::prelude::*;
-/// fn sleep_all(context: &DeviceContext, store: &dyn HostStore) -> Result<SleepReport> {
-///     let sleep = |sum: SleepReport, sleeper: std::sync::Arc<dyn bursar::memory::Sleeper>| {
-///         Ok(sum.and(sleeper.sleep(store, &SleepRequest::default())?))
+/// fn wake_all(context: &DeviceContext) -> Result<WakeReport> {
+///     let wake = |sum: WakeReport, sleeper: std::sync::Arc<dyn bursar::memory::Sleeper>| {
+///         Ok(sum.and(sleeper.wake(&WakeRequest::default())?))
 ///     };
-///     context.sleepers().into_iter().try_fold(SleepReport::default(), sleep)
+///     context.sleepers().into_iter().try_fold(WakeReport::default(), wake)
 /// }
 /// ```
 pub trait Sleeper: fmt::Debug + Send + Sync {
     /// Waits until nothing is in use, has the contents of what sleeps copied to memory of `store` unless they are given up, and
-    /// gives the device memory back. Addresses stay.
+    /// gives the device memory back of all frames that nothing is awake in. Addresses stay.
     ///
-    /// After an error it is awake as it was, with all contents, or, where the driver let neither be completed, asleep: the
-    /// [reading](Self::sleep_reading) says which.
+    /// After an error it is awake or asleep as it was, with all contents, or, where the driver let neither be completed, asleep:
+    /// the [reading](Self::sleep_reading) says which.
     fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport>;
 
     /// Takes device memory again and copies contents back, to the same addresses. After an error it is asleep as it was.
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport>;
+
+    /// Wakes what the last call of [`sleep`](Self::sleep) put to sleep, and gives up the places that it took: for one who puts
+    /// several sleepers to sleep, of which a later one is refused.
+    fn undo_sleep(&self, patience: Duration) -> Result<WakeReport>;
 
     /// Returns whether it sleeps, and how much of it.
     fn sleep_reading(&self) -> SleepReading;
@@ -307,6 +311,37 @@ impl DeviceContext {
     pub fn sleepers(&self) -> Vec<Arc<dyn Sleeper>> {
         let all = self.sleepers.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Puts the memory of the device that can sleep to sleep, as a request says: all that it means or, after an error, nothing.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::memory::{HostStore, SleepReport, SleepRequest};
+    /// # use bursar::prelude::*;
+    /// fn sleep_all(context: &DeviceContext, store: &dyn HostStore) -> Result<SleepReport> {
+    ///     context.sleep(store, &SleepRequest::default())
+    /// }
+    /// ```
+    pub fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport> {
+        let (mut report, sleepers) = (SleepReport::default(), self.sleepers());
+        for (nth, sleeper) in sleepers.iter().enumerate() {
+            match sleeper.sleep(store, request) {
+                Ok(slept) => report = report.and(slept),
+                Err(error) => {
+                    // The first failure is the cause; what cannot be woken says so by its reading.
+                    sleepers[..nth].iter().for_each(|sleeper| drop(sleeper.undo_sleep(request.patience)));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Undoes the last [`sleep`](Self::sleep) of the device's memory, which met no error: for one who puts several devices to
+    /// sleep, of which a later one is refused. What cannot be woken says so by its reading.
+    pub fn undo_sleep(&self, patience: Duration) {
+        self.sleepers().iter().for_each(|sleeper| drop(sleeper.undo_sleep(patience)));
     }
 
     /// Refuses uses of blocks in these ranges that are declared from now on.

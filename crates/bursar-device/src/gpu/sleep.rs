@@ -2,11 +2,10 @@
 
 use super::Gpu;
 use bursar_core::{
-    AllocTag, Bytes, DevicePtr, Error, HostStore, Result, SleepReading, SleepReport, SleepRequest, SleepState, Sleeper,
-    WakeReport, WakeRequest,
+    AllocTag, Bytes, DevicePtr, Error, HostStore, Result, SleepReading, SleepReport, SleepRequest, WakeReport,
+    WakeRequest,
 };
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Options for putting memory to sleep: which of it, and what becomes of its contents and its place.
@@ -149,20 +148,18 @@ impl Gpu {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sleep(&self, store: &dyn HostStore, options: &SleepOptions) -> Result<SleepReport> {
-        let mut discard = Vec::new();
-        for &tag in &options.discard {
-            discard.extend(self.blocks_of(tag)?);
+        let blocks_of = |&tag: &AllocTag| self.blocks_of(tag).map(|blocks| (tag, blocks));
+        let discard = options.discard.iter().map(blocks_of).collect::<Result<Vec<_>>>()?;
+        let only = options.only.iter().map(blocks_of).collect::<Result<Vec<_>>>()?;
+        let request = SleepRequest {
+            only: (!only.is_empty()).then_some(only),
+            discard: discard.into_iter().flat_map(|(_, blocks)| blocks).collect(),
+            ..options.request.clone()
+        };
+        if self.context().sleepers().is_empty() {
+            return Err(Error::Unsupported { device: self.id(), what: "sleep: its stack has no pool" });
         }
-        let request = SleepRequest { discard, ..options.request.clone() };
-        if options.only.is_empty() {
-            return self.sleep_each(store, &request);
-        }
-        let mut report = SleepReport::default();
-        for &tag in &options.only {
-            let request = SleepRequest { only: Some((tag, self.blocks_of(tag)?)), ..request.clone() };
-            report = report.and(self.sleep_each(store, &request)?);
-        }
-        Ok(report)
+        self.context().sleep(store, &request)
     }
 
     /// Wakes what sleeps: at the same addresses, with the same contents. What is refused stays asleep, and can be woken
@@ -187,29 +184,6 @@ impl Gpu {
             asleep: sum.asleep.saturating_add(of.asleep),
             on_host: sum.on_host.saturating_add(of.on_host),
         })
-    }
-
-    /// Puts each pool of the device to sleep; where one cannot, those that could are woken again.
-    fn sleep_each(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport> {
-        let sleepers = self.context().sleepers();
-        if sleepers.is_empty() {
-            return Err(Error::Unsupported { device: self.id(), what: "sleep: its stack has no pool" });
-        }
-        let (mut report, mut asleep) = (SleepReport::default(), Vec::new());
-        for sleeper in sleepers {
-            let was_awake = sleeper.sleep_reading().state == SleepState::Awake;
-            match sleeper.sleep(store, request) {
-                Ok(slept) => report = report.and(slept),
-                Err(error) => {
-                    let again = WakeRequest { only: None, patience: request.patience };
-                    // The first failure is the cause; what cannot be woken says so by its reading.
-                    asleep.into_iter().for_each(|sleeper: Arc<dyn Sleeper>| drop(sleeper.wake(&again)));
-                    return Err(error);
-                }
-            }
-            asleep.extend(was_awake.then_some(sleeper));
-        }
-        Ok(report)
     }
 
     fn blocks_of(&self, tag: AllocTag) -> Result<Vec<Range<DevicePtr>>> {

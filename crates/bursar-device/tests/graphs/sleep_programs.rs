@@ -8,8 +8,8 @@ use super::programs::{Program, with_seeds};
 use super::{pooled, pooled_over};
 use bursar_conformance::sleep::{BrokenDriver, Heap, SleepDefect};
 use bursar_core::{
-    AllocTag, DeviceBlock, DeviceId, DeviceMemoryResource as _, Error, GraphMemory, Pattern, RawGraphExec, RawStream,
-    Result, StreamMisuse, tag,
+    AllocTag, Bytes, DeviceBlock, DeviceId, DeviceMemoryResource as _, Error, GraphMemory, HostMemory, HostStore,
+    Pattern, RawGraphExec, RawStream, Result, StreamMisuse, tag,
 };
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
 use bursar_sim::{Random, Sim};
@@ -24,6 +24,16 @@ enum Defect {
     GivesMemoryToOthers,
     /// The driver.
     Driver(SleepDefect),
+}
+
+/// A lender without memory.
+#[derive(Debug)]
+struct LendsNothing;
+
+impl HostStore for LendsNothing {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        Err(Error::out_of_budget(Bytes(bytes as u64), Bytes::ZERO, Bytes::ZERO))
+    }
 }
 
 /// A graph that a library captured by itself, and launches on the stream that it was captured on.
@@ -59,11 +69,11 @@ impl<'a> Sleeping<'a> {
 
     fn step(&mut self) -> Result<()> {
         match self.random.below(32) {
-            0 | 1 => self.sleep(None),
-            2 => {
+            0 => self.sleep(&[]),
+            1 | 2 => {
                 let tags = [tag!("ordinary"), tag!("inside"), tag!("graph memory"), tag!("copy")];
-                let tag = tags[self.random.index(4)];
-                self.sleep(Some(tag))
+                let (first, count) = (self.random.index(4), 1 + self.random.index(3));
+                self.sleep(&tags.iter().cycle().skip(first).take(count).copied().collect::<Vec<_>>())
             }
             3..=5 => self.wake(),
             6 => self.sleep_in_a_capture(),
@@ -74,14 +84,19 @@ impl<'a> Sleeping<'a> {
         }
     }
 
-    fn sleep(&mut self, only: Option<AllocTag>) -> Result<()> {
-        let mut options = SleepOptions::new();
-        options = only.map_or(options.clone(), |tag| options.only(tag));
+    /// Puts everything to sleep, or some tags, more than once at times; what is refused changes nothing.
+    fn sleep(&mut self, only: &[AllocTag]) -> Result<()> {
+        let mut options = only.iter().fold(SleepOptions::new(), |options, &tag| options.only(tag));
         options = if self.random.below(3) == 0 { options.keep_place() } else { options };
-        match self.gpu.sleep(&Heap, &options) {
+        let (before, has_store) = (self.gpu.sleep_reading(), self.random.below(6) > 0);
+        let store: &dyn HostStore = if has_store { &Heap } else { &LendsNothing };
+        match self.gpu.sleep(store, &options) {
             Ok(_) => self.is_asleep = true,
             Err(Error::Asleep { .. }) => assert!(self.is_asleep),
-            Err(error) => return Err(error),
+            Err(error) => {
+                assert_eq!(self.gpu.sleep_reading(), before, "as it was: {error}");
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -107,7 +122,7 @@ impl<'a> Sleeping<'a> {
         gpu.capture(stream, |_| -> Result<()> {
             match gpu.sleep(&Heap, &SleepOptions::new()) {
                 Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => {}
-                Ok(report) if is_asleep => assert_eq!(report.released, bursar_core::Bytes::ZERO),
+                Ok(report) if is_asleep => assert_eq!(report.released, Bytes::ZERO),
                 other => panic!("{other:?}"),
             }
             Ok(())
@@ -177,7 +192,7 @@ impl<'a> Sleeping<'a> {
         if let Some(memory) = memory {
             memory.release()?;
             output.map_or(Ok(()), |block| memory.deallocate(block, stream))?;
-            assert_eq!(memory.held(), bursar_core::Bytes::ZERO, "all of it has gone back");
+            assert_eq!(memory.held(), Bytes::ZERO, "all of it has gone back");
         }
         Ok(())
     }

@@ -13,9 +13,9 @@
 use super::extent::Extent;
 use super::free_lists::{FreeLists, UnorderedFree};
 use super::growth_plan::{PlacedFrame, RunList};
-use super::runs::{Run, Runs};
+use super::runs::{Run, Runs, UNIT};
 use bursar_core::Stream;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Ranges of addresses that do not overlap, in units: the first address, and the one after the last.
@@ -30,20 +30,34 @@ fn range_of(ranges: &Ranges, at: u64) -> Option<Range<u64>> {
     (at < end).then_some(start..end)
 }
 
+/// Returns whether ranges have any of `len` units at `at`.
+fn overlaps(ranges: &Ranges, at: u64, len: u64) -> bool {
+    ranges.range(..at + len).next_back().is_some_and(|(_, &end)| at < end)
+}
+
 /// The memory that sleeps, behind the lock of the free lists.
 #[derive(Debug, Default)]
 pub(super) struct Asleep {
     /// Set while somebody falls asleep or wakes.
     is_moving: bool,
-    /// The ranges that sleep, by the number of the sleep; one that has all of the pool grants nothing.
-    sleeps: Vec<(u64, Ranges)>,
+    /// The ranges that sleep; those that have all of the pool grant nothing.
+    sleeps: Vec<RangesAsleep>,
     last: u64,
-    /// The number of the sleep that has all of the pool.
+    /// The number of the ranges that have all of the pool.
     whole: Option<u64>,
     /// Blocks that were freed while they slept.
     frees: Vec<UnorderedFree>,
     /// Runs that had come to the lists on the short path.
     swept: Vec<(RunList, Run)>,
+}
+
+/// Ranges that sleep from one moment on.
+#[derive(Debug)]
+struct RangesAsleep {
+    number: u64,
+    ranges: Ranges,
+    /// The parts of them whose contents were given up, in bytes.
+    given_up: Vec<Range<u64>>,
 }
 
 /// Memory that cannot be moved just now, because somebody moves it already.
@@ -58,6 +72,8 @@ pub(super) struct FallingFrame {
     pub(super) is_exclusive: bool,
     /// The ranges of it that are in use.
     pub(super) live: Vec<Range<u64>>,
+    /// The numbers of the ranges asleep that have a part of it.
+    pub(super) of: BTreeSet<u64>,
 }
 
 /// Frames that fall asleep, and the runs that are free in them.
@@ -95,33 +111,62 @@ impl Asleep {
         self.is_moving = false;
     }
 
-    /// Enters ranges that sleep from now on, all of the pool or some; returns the number of the sleep.
-    pub(super) fn enter(&mut self, ranges: Ranges, is_whole: bool) -> u64 {
+    /// Enters ranges that sleep from now on, all of the pool or some, and what is given up of their contents, in bytes; returns
+    /// their number.
+    pub(super) fn enter(&mut self, ranges: Ranges, given_up: Vec<Range<u64>>, is_whole: bool) -> u64 {
         self.last += 1;
-        self.sleeps.push((self.last, ranges));
+        self.sleeps.push(RangesAsleep { number: self.last, ranges, given_up });
         if is_whole {
             self.whole = Some(self.last);
         }
         self.last
     }
 
+    /// Returns the parts of ranges that do not sleep.
+    pub(super) fn awake_parts(&self, ranges: Ranges) -> Ranges {
+        let awake = |ranges: Ranges, asleep: &RangesAsleep| {
+            let parts = ranges.into_iter().flat_map(|(start, end)| outside(start..end, &asleep.ranges));
+            parts.map(|part| (part.start, part.end)).collect()
+        };
+        self.sleeps.iter().fold(ranges, awake)
+    }
+
+    /// Returns what sleeps, and the parts of it whose contents were given up, in bytes.
+    pub(super) fn ranges_and_given_up(&self) -> (Extents, Extents) {
+        let (mut all, mut given_up) = (Extents::new(), Extents::new());
+        for RangesAsleep { ranges, given_up: of, .. } in &self.sleeps {
+            all.extend(ranges.iter().map(|(&start, &end)| start * UNIT..end * UNIT));
+            // What was abandoned since is others' memory.
+            let still = |part: &Range<u64>| {
+                let units = part.start / UNIT..part.end.div_ceil(UNIT);
+                let runs = parts_in(Run { at: units.start, len: units.end - units.start, stamp: 0 }, ranges);
+                let of_run = |run: Run| part.start.max(run.at * UNIT)..part.end.min(run.end() * UNIT);
+                runs.into_iter().map(of_run).filter(|part| part.start < part.end).collect::<Extents>()
+            };
+            given_up.extend(of.iter().flat_map(still));
+        }
+        (all, given_up)
+    }
+
     /// Returns whether any of `len` units at `at` sleeps.
     fn holds_any(&self, at: u64, len: u64) -> bool {
-        let overlaps = |ranges: &Ranges| ranges.range(..at + len).next_back().is_some_and(|(_, &end)| at < end);
-        self.sleeps.iter().any(|(_, ranges)| overlaps(ranges))
+        self.sleeps.iter().any(|asleep| overlaps(&asleep.ranges, at, len))
     }
 }
 
 impl FreeLists {
-    /// Takes the frames of a sleep out: all of them, or those that nothing but its ranges and free memory has a part of.
-    /// `None` while somebody has memory out of the lists.
-    pub(super) fn take_frames_to_sleep(&mut self, sleep: u64) -> Option<FallingFrames> {
+    /// Takes frames out that fall asleep: all of them where all of the pool does, or those that nothing but what sleeps and free
+    /// memory has a part of. `None` while somebody has memory out of the lists.
+    pub(super) fn take_frames_to_sleep(&mut self) -> Option<FallingFrames> {
         if self.in_flight > 0 {
             return None;
         }
+        if !self.asleep.is_whole() {
+            // A block that was freed since whoever asks looked is nobody's until its tag wakes.
+            self.sweep_asleep();
+        }
         let free: Ranges = self.common.iter().map(|run| (run.at, run.end())).collect();
-        let is_whole = self.asleep.whole == Some(sleep);
-        let ranges = &self.asleep.sleeps.iter().find(|(number, _)| *number == sleep)?.1;
+        let (is_whole, sleeps) = (self.asleep.is_whole(), &self.asleep.sleeps);
         let planned: Vec<_> = self
             .space
             .placed()
@@ -129,19 +174,21 @@ impl FreeLists {
                 let (live, free) = split(at..at + len, &free, |at| match is_whole {
                     // Whatever is not free for everybody counts as in use.
                     true => Some(at..u64::MAX),
-                    false => range_of(ranges, at),
+                    false => sleeps.iter().find_map(|asleep| range_of(&asleep.ranges, at)),
                 })?;
-                (is_whole || !live.is_empty()).then_some((at, live, free))
+                let has_part = |asleep: &&RangesAsleep| is_whole || overlaps(&asleep.ranges, at, len);
+                let of = sleeps.iter().filter(has_part).map(|asleep| asleep.number).collect();
+                (is_whole || !live.is_empty()).then_some((at, live, free, of))
             })
             .collect();
         let mut falling = FallingFrames::default();
-        for (at, live, free) in planned {
+        for (at, live, free, of) in planned {
             let Some((placed, is_exclusive)) = self.space.put_to_sleep(at) else { continue };
             for Range { start, end } in free {
                 self.common.cut(start..end);
                 falling.free.push(Run { at: start, len: end - start, stamp: 0 });
             }
-            falling.frames.push(FallingFrame { at, placed, is_exclusive, live });
+            falling.frames.push(FallingFrame { at, placed, is_exclusive, live, of });
         }
         Some(falling)
     }
@@ -193,21 +240,25 @@ impl FreeLists {
         let of_free =
             |free: UnorderedFree| rest(free.at, free.len).map(move |(at, len)| UnorderedFree { at, len, ..free });
         *frees = std::mem::take(frees).into_iter().flat_map(of_free).collect();
-        for (_, ranges) in sleeps {
+        for RangesAsleep { ranges, .. } in sleeps {
             let of_range = |(start, end): (u64, u64)| rest(start, end - start).map(|(at, len)| (at, at + len));
             *ranges = std::mem::take(ranges).into_iter().flat_map(of_range).collect();
         }
     }
 
-    /// Ends a sleep: its frames are mapped where they were, and what was free of them is free again. What was freed
-    /// meanwhile is [unordered](Self::unordered), and is to be put in order next.
-    pub(super) fn end_sleep(&mut self, sleep: u64, falling: FallingFrames) {
+    /// Enters frames that are mapped where they were; what was free of them is free again.
+    pub(super) fn wake_frames(&mut self, falling: FallingFrames) {
         for FallingFrame { at, placed, is_exclusive, .. } in falling.frames {
             self.space.wake(at, placed, is_exclusive);
         }
         falling.free.into_iter().for_each(|run| self.add_common(run));
-        self.asleep.sleeps.retain(|&(number, _)| number != sleep);
-        self.asleep.whole = self.asleep.whole.filter(|&whole| whole != sleep);
+    }
+
+    /// Ends the sleep of ranges, whose frames are awake. What was freed of them meanwhile is [unordered](Self::unordered), and is
+    /// to be put in order next.
+    pub(super) fn end_sleep(&mut self, number: u64) {
+        self.asleep.sleeps.retain(|asleep| asleep.number != number);
+        self.asleep.whole = self.asleep.whole.filter(|&whole| whole != number);
         let frees = std::mem::take(&mut self.asleep.frees);
         let (still, awake) = frees.into_iter().partition(|free| self.asleep.holds_any(free.at, free.len));
         self.asleep.frees = still;
@@ -257,7 +308,7 @@ impl FreeLists {
     fn sweep(&mut self) {
         let (sleeps, mut swept) = (std::mem::take(&mut self.asleep.sleeps), Vec::new());
         let mut sweep = |runs: &mut Runs, list: RunList| {
-            for (_, ranges) in &sleeps {
+            for RangesAsleep { ranges, .. } in &sleeps {
                 let parts: Vec<_> = runs.iter().flat_map(|run| parts_in(run, ranges)).collect();
                 parts.iter().for_each(|part| runs.cut(part.range()));
                 swept.extend(parts.into_iter().map(|part| (list, part)));

@@ -3,134 +3,32 @@
 //! Falling asleep has four steps. Nothing is locked across the driver's calls.
 //! 1. It is *said*: uses that are declared from now on, and requests where all of the pool is to sleep, are refused;
 //!    uses and streams are waited for, and what is free becomes known.
-//! 2. The frames are *taken out* of the address space, with the free runs in them.
-//! 3. Contents are *saved*. Up to here nothing has changed on the device, so a failure puts the frames back.
+//! 2. The frames that nothing awake has a part of are *taken out* of the address space, with the free runs in them.
+//! 3. Contents are *saved*: those of blocks that slept before too, whatever the call gives up of others. Up to here nothing has
+//!    changed on the device, so a failure puts the frames back, and ends the sleep of all that the call meant.
 //! 4. Frames are unmapped and *released*, which ends their charge. One that the driver does not let go of stays, and is
 //!    charged; the pool is asleep all the same, and waking takes it as it is.
 //!
-//! `waking.rs` has the way back.
+//! `record.rs` has what sleeps then, and `waking.rs` the way back.
 
+mod record;
 mod waking;
 
+pub(super) use record::SleepRecord;
+
 use super::asleep::{FallingFrame, FallingFrames, IsMoving, Ranges};
-use super::contents::{Contents, ContentsPlan};
+use super::contents::ContentsPlan;
 use super::free_lists::FreeLists;
 use super::runs::{Run, UNIT};
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{
-    AllocTag, AsleepId, Bytes, DeviceContext, DevicePtr, Error, Frame, FrameSource, HostStore, RefusedFrame, Result,
-    SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
+    AllocTag, Bytes, DevicePtr, Error, Frame, FrameSource, HostStore, RefusedFrame, Result, SleepReading, SleepReport,
+    SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
 };
+use record::{Physical, SleepingFrame, SleepingFrames, SleepingRanges, Which};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
-
-/// The sleeps of a pool.
-#[derive(Debug)]
-pub(super) struct SleepRecord {
-    /// The process whose memory it is.
-    process: u32,
-    /// Read on the long path; written with the free lists locked.
-    level: AtomicU8,
-    sleeps: Mutex<Vec<Sleep>>,
-}
-
-/// Nothing sleeps; some of it does; all of it does.
-const AWAKE: u8 = 0;
-const PARTLY: u8 = 1;
-const WHOLE: u8 = 2;
-
-impl Default for SleepRecord {
-    fn default() -> Self {
-        Self { process: std::process::id(), level: AtomicU8::new(AWAKE), sleeps: Mutex::default() }
-    }
-}
-
-impl SleepRecord {
-    /// Returns whether anything sleeps, or is about to.
-    pub(super) fn is_any(&self) -> bool {
-        self.level.load(SeqCst) != AWAKE
-    }
-
-    /// Refuses a request where all of the pool sleeps, or is about to.
-    pub(super) fn check_awake(&self, context: &DeviceContext) -> Result<()> {
-        match self.level.load(SeqCst) {
-            WHOLE => Err(Error::Asleep { device: context.device(), what: "the pool", is_moving: false }),
-            _ => Ok(()),
-        }
-    }
-
-    fn sleeps(&self) -> MutexGuard<'_, Vec<Sleep>> {
-        self.sleeps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Brings the level up to date.
-    fn update(&self, lists: &FreeLists) {
-        let level = match (lists.asleep.is_whole(), lists.asleep.is_empty()) {
-            (true, _) => WHOLE,
-            (_, true) => AWAKE,
-            _ => PARTLY,
-        };
-        self.level.store(level, SeqCst);
-    }
-}
-
-/// Memory that sleeps, by one call.
-#[derive(Debug)]
-struct Sleep {
-    /// Its number with the free lists, and with the context.
-    number: u64,
-    id: AsleepId,
-    tag: Option<AllocTag>,
-    frames: Vec<SleepingFrame>,
-    /// The runs that are free in them.
-    free: Vec<Run>,
-    contents: Contents,
-    /// Set where the limits keep its place.
-    has_place: bool,
-}
-
-/// A frame that sleeps.
-#[derive(Debug)]
-struct SleepingFrame {
-    at: u64,
-    len: u64,
-    bytes: Bytes,
-    is_exclusive: bool,
-    /// The ranges of the contents that are its own.
-    saved: Range<usize>,
-    physical: Physical,
-}
-
-/// The physical memory of a frame.
-#[derive(Debug)]
-enum Physical {
-    /// Mapped where it belongs.
-    Mapped(Frame),
-    /// Mapped nowhere.
-    Unmapped(Frame),
-    /// The driver's.
-    Released,
-}
-
-impl Sleep {
-    /// Returns the device memory that the driver has of it, and a place is kept for where one is.
-    fn away(&self) -> Bytes {
-        Bytes(self.frames.iter().filter(|frame| frame.is_away()).map(|frame| frame.bytes.get()).sum())
-    }
-
-    /// Returns the device memory that waking takes: that of the pages that blocks are in.
-    fn needed(&self, lists: &mut FreeLists) -> Bytes {
-        let used = lists.used_pages(self.frames_away(), &self.free);
-        Bytes(used.iter().flatten().map(|pages| (pages.end - pages.start) * UNIT).sum())
-    }
-
-    /// Returns the first address and the length of each frame whose memory the driver has.
-    fn frames_away(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
-        self.frames.iter().filter(|frame| frame.is_away()).map(|frame| (frame.at, frame.len))
-    }
-}
+use std::time::{Duration, Instant};
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Refuses where all of the pool sleeps.
@@ -163,20 +61,43 @@ impl<F: FrameSource> PagePoolResource<F> {
         blocks.iter().map(in_units).filter(|(start, _)| self.addresses.contains(start)).collect()
     }
 
-    /// Says that ranges sleep from now on; returns the number of the sleep with the free lists, and with the context.
-    fn say_asleep(&self, request: &SleepRequest) -> (u64, AsleepId) {
-        let ranges = match &request.only {
-            None => [(self.addresses.start, self.addresses.end)].into(),
-            Some((_, blocks)) => self.own_ranges(blocks),
-        };
-        let in_bytes = |(&start, &end): (&u64, &u64)| DevicePtr(start * UNIT)..DevicePtr(end * UNIT);
-        let id = self.context.begin_sleep(&ranges.iter().map(in_bytes).collect::<Vec<_>>());
-        let mut lists = self.state.lists();
-        let number = lists.asleep.enter(ranges, request.only.is_none());
-        self.state.sleep.update(&lists);
-        drop(lists);
+    /// Says that ranges sleep from now on: those of each tag that do not sleep yet, or all.
+    fn say_asleep(&self, request: &SleepRequest, call: u64) -> Said {
+        let mut said = Said { given_up: self.given_up(request), ..Said::default() };
+        let all = || vec![(None, [(self.addresses.start, self.addresses.end)].into())];
+        let of_tags =
+            |tags: &Vec<TaggedBlocks>| tags.iter().map(|(tag, of)| (Some(*tag), self.own_ranges(of))).collect();
+        for (tag, ranges) in request.only.as_ref().map_or_else(all, of_tags) {
+            let mut lists = self.state.lists();
+            let ranges = if tag.is_some() { lists.asleep.awake_parts(ranges) } else { ranges };
+            if ranges.is_empty() {
+                continue;
+            }
+            let in_bytes: Vec<_> = ranges.iter().map(|(&start, &end)| start * UNIT..end * UNIT).collect();
+            let given_up = parts_within(&in_bytes, &said.given_up);
+            let number = lists.asleep.enter(ranges, given_up, tag.is_none());
+            self.state.sleep.update(&lists);
+            drop(lists);
+            let at = |range: Range<u64>| DevicePtr(range.start)..DevicePtr(range.end);
+            let ranges: Vec<_> = in_bytes.into_iter().map(at).collect();
+            said.ranges.push(SleepingRanges { number, id: self.context.begin_sleep(&ranges), tag, call });
+            said.blocks.extend(ranges.into_iter().filter(|_| tag.is_some()));
+        }
         self.context.raise_alarm();
-        (number, id)
+        said
+    }
+
+    /// Returns the ranges whose contents are given up, in bytes: as a request says, but for those that sleep already, of
+    /// which it is what was said then.
+    fn given_up(&self, request: &SleepRequest) -> Vec<Range<u64>> {
+        let asked = match request.discard_all {
+            true => Vec::from([Range { start: 0, end: u64::MAX }]),
+            false => request.discard.iter().map(|range| range.start.0..range.end.0).collect(),
+        };
+        let lists = self.state.lists();
+        let (asleep, mut given_up) = lists.asleep.ranges_and_given_up();
+        given_up.extend(without(&asked, &asleep));
+        given_up
     }
 
     /// Waits for uses and streams, and finds out what is free.
@@ -194,10 +115,10 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(())
     }
 
-    fn take_out(&self, number: u64) -> FallingFrames {
+    fn take_out(&self) -> FallingFrames {
         loop {
             let mut lists = self.state.lists();
-            if let Some(falling) = lists.take_frames_to_sleep(number) {
+            if let Some(falling) = lists.take_frames_to_sleep() {
                 return falling;
             }
             drop(lists);
@@ -225,17 +146,110 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
-    /// Ends a sleep, with its frames mapped where they were.
-    fn end_sleep(&self, number: u64, id: AsleepId, falling: FallingFrames) {
+    /// Enters frames that are awake where they were.
+    fn enter_awake(&self, falling: FallingFrames) {
         for frame in &falling.frames {
             driver_calls::note_awake(&self.context, frame.at, frame.placed.len);
         }
-        let mut lists = self.state.lists();
-        lists.end_sleep(number, falling);
-        self.state.sleep.update(&lists);
-        drop(lists);
-        self.context.end_sleep(id);
+        self.state.lists().wake_frames(falling);
+    }
+
+    /// Ends the sleep of ranges, whose frames are awake.
+    fn end_sleep(&self, ranges: Vec<SleepingRanges>) {
+        for SleepingRanges { number, id, .. } in ranges {
+            let mut lists = self.state.lists();
+            lists.end_sleep(number);
+            self.state.sleep.update(&lists);
+            drop(lists);
+            self.context.end_sleep(id);
+        }
         self.state.retry_unordered(&self.context);
+    }
+
+    /// Puts frames to sleep that nothing is awake in, and whose ranges were said to sleep. After an error they are awake.
+    fn fall_asleep(
+        &self,
+        store: &dyn HostStore,
+        request: &SleepRequest,
+        said: &Said,
+        call: u64,
+    ) -> Result<SleepReport> {
+        let began = Instant::now();
+        self.come_to_rest(request)?;
+        self.keep_places(request, call)?;
+        let waited = began.elapsed();
+        let falling = self.take_out();
+        let mut report = SleepReport { waited, ..SleepReport::default() };
+        let live_of = |frame: &FallingFrame| {
+            let in_bytes: Vec<_> = frame.live.iter().map(|range| range.start * UNIT..range.end * UNIT).collect();
+            let left = without(&in_bytes, &said.given_up);
+            report.discarded = report.discarded.saturating_add(Bytes(len_of(&in_bytes) - len_of(&left)));
+            left
+        };
+        let live: Vec<_> = falling.frames.iter().map(live_of).collect();
+        self.note_asleep(&falling.frames, &live);
+        let sets = sets_of(&falling, live);
+        let save = |set: &FallingSet| {
+            let (plan, saved) = ContentsPlan::new(&set.live, request.piece);
+            plan.save(&self.context, store).map(|contents| (contents, saved))
+        };
+        let saved = match sets.iter().map(save).collect::<Result<Vec<_>>>() {
+            Ok(saved) => saved,
+            Err(error) => {
+                self.enter_awake(falling);
+                self.give_up_places(call);
+                return Err(error);
+            }
+        };
+        let mut falling: BTreeMap<_, _> = falling.frames.into_iter().map(|frame| (frame.at, frame)).collect();
+        for (FallingSet { of, at, free, .. }, (contents, saved)) in sets.into_iter().zip(saved) {
+            let frames = at.iter().filter_map(|at| falling.remove(at)).zip(saved);
+            let mut frames: Vec<_> = frames.map(|(frame, saved)| asleep(frame, saved)).collect();
+            let all = Bytes(frames.iter().map(|frame| frame.bytes.get()).sum());
+            let released = self.give_back(&mut frames, request.keep_place);
+            report.released = report.released.saturating_add(released);
+            report.kept = report.kept.saturating_add(all.saturating_sub(released));
+            report.saved = report.saved.saturating_add(contents.bytes());
+            let place = request.keep_place.then_some(call);
+            self.state.sleep.asleep().frames.push(SleepingFrames { call, of, frames, free, contents, place });
+        }
+        let lists = self.state.lists();
+        let shared = said.blocks.iter().map(|block| lists.space.placed_bytes(block)).sum();
+        report.kept = report.kept.saturating_add(Bytes(shared));
+        Ok(report)
+    }
+
+    /// Has the limits keep the place of what sleeps already and is meant, where a request asks for that; after an error none is
+    /// kept more than before.
+    fn keep_places(&self, request: &SleepRequest, call: u64) -> Result<()> {
+        if !request.keep_place {
+            return Ok(());
+        }
+        let mut all = std::mem::take(&mut self.state.sleep.asleep().frames);
+        let numbers: Option<BTreeSet<_>> = request.only.as_ref().map(|tags| {
+            let asleep = self.state.sleep.asleep();
+            tags.iter().flat_map(|(tag, _)| asleep.numbers(Which::Tag(*tag))).collect()
+        });
+        let is_meant = |set: &SleepingFrames| numbers.as_ref().is_none_or(|numbers| !set.of.is_disjoint(numbers));
+        let kept = all.iter_mut().filter(|set| set.place.is_none() && is_meant(set)).try_for_each(|set| {
+            self.abandon_unused(set);
+            if set.away() > Bytes::ZERO {
+                self.take_place(set.away(), Duration::ZERO)?;
+            }
+            set.place = Some(call);
+            Ok(())
+        });
+        self.state.sleep.asleep().frames = all;
+        kept.inspect_err(|_| self.give_up_places(call))
+    }
+
+    /// Gives up the places that a call has had the limits keep for what slept before.
+    fn give_up_places(&self, call: u64) {
+        let mut asleep = self.state.sleep.asleep();
+        let of_call = asleep.frames.iter_mut().filter(|set| set.place == Some(call));
+        let places: Vec<_> = of_call.map(|set| (set.place.take(), set.away())).collect();
+        drop(asleep);
+        places.into_iter().for_each(|(_, bytes)| self.source.give_up_place(bytes));
     }
 
     /// Gives the memory of frames that sleep back, as far as the driver takes it, with their place or without; returns how
@@ -292,19 +306,76 @@ impl<F: FrameSource> Drop for Moving<'_, F> {
     }
 }
 
-/// Returns what is left of ranges without others, all in bytes, and how much was taken off.
-fn without(ranges: &[Range<u64>], others: &[Range<DevicePtr>]) -> (Vec<Range<u64>>, u64) {
-    let (mut left, mut removed) = (ranges.to_vec(), 0);
+/// The blocks of a tag.
+type TaggedBlocks = (AllocTag, Vec<Range<DevicePtr>>);
+
+/// That which a call said to sleep.
+#[derive(Debug, Default)]
+struct Said {
+    ranges: Vec<SleepingRanges>,
+    /// The ranges of blocks among them, where not all of the pool is to sleep.
+    blocks: Vec<Range<DevicePtr>>,
+    /// The ranges whose contents are given up, in bytes.
+    given_up: Vec<Range<u64>>,
+}
+
+/// Frames that fall asleep, and that the same ranges have a part of.
+#[derive(Debug, Default)]
+struct FallingSet {
+    of: BTreeSet<u64>,
+    /// The first addresses of the frames.
+    at: Vec<u64>,
+    /// The ranges of each whose contents are saved.
+    live: Vec<Vec<Range<u64>>>,
+    free: Vec<Run>,
+}
+
+/// Returns the sets that frames fall asleep in; `live` are the ranges of each whose contents are saved.
+fn sets_of(falling: &FallingFrames, live: Vec<Vec<Range<u64>>>) -> Vec<FallingSet> {
+    let (mut sets, mut set_at) = (BTreeMap::<_, FallingSet>::new(), BTreeMap::new());
+    for (frame, live) in falling.frames.iter().zip(live) {
+        set_at.insert(frame.at, &frame.of);
+        let set = sets.entry(&frame.of).or_default();
+        set.at.push(frame.at);
+        set.live.push(live);
+    }
+    for &run in &falling.free {
+        let set = set_at.range(..=run.at).next_back().and_then(|(_, of)| sets.get_mut(of));
+        set.into_iter().for_each(|set| set.free.push(run));
+    }
+    sets.into_iter().map(|(of, set)| FallingSet { of: of.clone(), ..set }).collect()
+}
+
+/// Returns a frame that sleeps, of which nothing was given back yet.
+fn asleep(FallingFrame { at, placed, is_exclusive, .. }: FallingFrame, saved: Range<usize>) -> SleepingFrame {
+    let (len, bytes) = (placed.len, placed.frame.bytes());
+    SleepingFrame { at, len, bytes, is_exclusive, saved, physical: Physical::Mapped(placed.frame) }
+}
+
+/// Returns what is left of ranges without others.
+fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = ranges.to_vec();
     for other in others {
         let cut = |range: Range<u64>| {
-            let (low, high) = (range.start..other.start.0.min(range.end), other.end.0.max(range.start)..range.end);
+            let (low, high) = (range.start..other.start.min(range.end), other.end.max(range.start)..range.end);
             [low, high].into_iter().filter(|part| part.start < part.end)
         };
         left = left.into_iter().flat_map(cut).collect();
     }
-    let len = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
-    removed += len(ranges) - len(&left);
-    (left, removed)
+    left
+}
+
+/// Returns the parts of ranges that lie within others.
+fn parts_within(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let parts = |range: &Range<u64>| {
+        let of = |other: &Range<u64>| range.start.max(other.start)..range.end.min(other.end);
+        others.iter().map(of).filter(|part| part.start < part.end).collect::<Vec<_>>()
+    };
+    ranges.iter().flat_map(parts).collect()
+}
+
+fn len_of(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 impl<F: FrameSource> Sleeper for PagePoolResource<F> {
@@ -314,61 +385,25 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             return Err(Error::Unsupported { device: self.context.device(), what: "sleep: it cannot map memory" });
         }
         let _moving = self.begin_move()?;
+        let call = self.state.sleep.asleep().begin_call();
         if self.state.lists().asleep.is_whole() {
+            return self.keep_places(request, call).map(|()| SleepReport::default());
+        }
+        let has_none = |tags: &Vec<TaggedBlocks>| tags.iter().all(|(_, blocks)| self.own_ranges(blocks).is_empty());
+        if request.only.as_ref().is_some_and(has_none) {
             return Ok(SleepReport::default());
         }
-        if request.only.as_ref().is_some_and(|(_, blocks)| self.own_ranges(blocks).is_empty()) {
-            return Ok(SleepReport::default());
-        }
-        let (number, id) = self.say_asleep(request);
-        if let Err(error) = self.come_to_rest(request) {
-            self.end_sleep(number, id, FallingFrames::default());
-            return Err(error);
-        }
-        let waited = began.elapsed();
-        let falling = self.take_out(number);
-        let mut discarded = 0;
-        let live_of = |frame: &FallingFrame| {
-            let in_bytes = frame.live.iter().map(|range| range.start * UNIT..range.end * UNIT).collect::<Vec<_>>();
-            let everything = [DevicePtr(0)..DevicePtr(u64::MAX)];
-            let (left, removed) =
-                without(&in_bytes, if request.discard_all { &everything } else { request.discard.as_slice() });
-            discarded += removed;
-            left
-        };
-        let live: Vec<_> = falling.frames.iter().map(live_of).collect();
-        self.note_asleep(&falling.frames, &live);
-        let (plan, saved) = ContentsPlan::new(&live, request.piece);
-        let contents = match plan.save(&self.context, store) {
-            Ok(contents) => contents,
-            Err(error) => {
-                self.end_sleep(number, id, falling);
-                return Err(error);
+        let said = self.say_asleep(request, call);
+        match self.fall_asleep(store, request, &said, call) {
+            Ok(report) => {
+                self.state.sleep.asleep().ranges.extend(said.ranges);
+                Ok(SleepReport { elapsed: began.elapsed(), ..report })
             }
-        };
-        let FallingFrames { frames, free } = falling;
-        let asleep = |(FallingFrame { at, placed, is_exclusive, .. }, saved)| SleepingFrame {
-            at,
-            len: placed.len,
-            bytes: placed.frame.bytes(),
-            is_exclusive,
-            saved,
-            physical: Physical::Mapped(placed.frame),
-        };
-        let mut frames: Vec<_> = frames.into_iter().zip(saved).map(asleep).collect();
-        let all: u64 = frames.iter().map(|frame| frame.bytes.get()).sum();
-        let released = self.give_back(&mut frames, request.keep_place);
-        let saved = contents.bytes();
-        let shared = request.only.as_ref().map_or(0, |(_, blocks)| {
-            let lists = self.state.lists();
-            blocks.iter().map(|block| lists.space.placed_bytes(block)).sum()
-        });
-        let tag = request.only.as_ref().map(|(tag, _)| *tag);
-        let has_place = request.keep_place;
-        self.state.sleep.sleeps().push(Sleep { number, id, tag, frames, free, contents, has_place });
-        let kept = Bytes(shared + all - released.get());
-        let (discarded, elapsed) = (Bytes(discarded), began.elapsed());
-        Ok(SleepReport { released, saved, discarded, kept, waited, elapsed })
+            Err(error) => {
+                self.end_sleep(said.ranges);
+                Err(error)
+            }
+        }
     }
 
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
@@ -379,34 +414,25 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             let what = "the whole pool (so that no tag wakes by itself)";
             return Err(Error::Asleep { device: self.context.device(), what, is_moving: false });
         }
-        // Also what sleeps on gives up what it needs no more: a place may be kept for it.
-        let mut all = std::mem::take(&mut *self.state.sleep.sleeps());
-        all.iter_mut().for_each(|sleep| self.abandon_unused(sleep));
-        let is_meant = |sleep: &Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
-        let (meant, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_meant);
-        self.state.sleep.sleeps().extend(others);
-        // The last to fall asleep is the first to wake: that which has all of the pool comes before tags.
-        let (mut report, mut meant) = (WakeReport::default(), meant.into_iter().rev());
-        while let Some(sleep) = meant.next() {
-            match self.wake_one(sleep, request.patience) {
-                Ok(woken) => report = report.and(woken),
-                Err(error) => {
-                    let mut sleeps = self.state.sleep.sleeps();
-                    sleeps.extend(meant);
-                    sleeps.sort_by_key(|sleep| sleep.number);
-                    return Err(error);
-                }
-            }
-        }
+        let report = self.wake_those(request.only.map_or(Which::All, Which::Tag), request.patience)?;
+        Ok(WakeReport { elapsed: began.elapsed(), ..report })
+    }
+
+    fn undo_sleep(&self, patience: Duration) -> Result<WakeReport> {
+        let began = Instant::now();
+        let _moving = self.begin_move()?;
+        let call = self.state.sleep.asleep().last_call;
+        let report = self.wake_those(Which::Call(call), patience)?;
+        self.give_up_places(call);
         Ok(WakeReport { elapsed: began.elapsed(), ..report })
     }
 
     fn sleep_reading(&self) -> SleepReading {
-        let sleeps = self.state.sleep.sleeps();
+        let asleep = self.state.sleep.asleep();
         let mut lists = self.state.lists();
         let (is_moving, is_whole, is_awake) =
             (lists.asleep.is_moving(), lists.asleep.is_whole(), lists.asleep.is_empty());
-        let asleep = sleeps.iter().map(|sleep| sleep.needed(&mut lists)).fold(Bytes::ZERO, Bytes::saturating_add);
+        let needed = asleep.frames.iter().map(|set| set.needed(&mut lists)).fold(Bytes::ZERO, Bytes::saturating_add);
         drop(lists);
         let state = match () {
             () if is_moving => SleepState::Moving,
@@ -414,7 +440,7 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             () if is_awake => SleepState::Awake,
             () => SleepState::Partly,
         };
-        let on_host = sleeps.iter().map(|sleep| sleep.contents.on_host()).fold(Bytes::ZERO, Bytes::saturating_add);
-        SleepReading { state, asleep, on_host }
+        let on_host = asleep.frames.iter().map(|set| set.contents.on_host()).fold(Bytes::ZERO, Bytes::saturating_add);
+        SleepReading { state, asleep: needed, on_host }
     }
 }

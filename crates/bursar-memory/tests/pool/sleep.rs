@@ -191,7 +191,7 @@ fn z8_a_place_is_kept_under_a_limit_of_ones_own_too() {
     let rig = Rig::new(Sim::seeded(2), 16, &PagePool::default());
     let stream = rig.stream();
     let [kept, other] = [rig.allocate(8 * FRAME, stream), rig.allocate(4 * FRAME, stream)];
-    let only = Some((tag!("kept"), vec![kept.ptr()..kept.ptr().offset(8 * FRAME)]));
+    let only = Some(vec![(tag!("kept"), vec![kept.ptr()..kept.ptr().offset(8 * FRAME)])]);
     let request = SleepRequest { only, keep_place: true, ..SleepRequest::default() };
     let report = rig.pool.sleep(&Heap, &request).expect("asleep");
     assert_eq!((report.released, report.kept), (Bytes(8 * FRAME), Bytes::ZERO));
@@ -214,7 +214,7 @@ fn z5_the_blocks_of_a_tag_sleep_while_others_are_used() {
             rig.fill(block, value as u8 + 1, stream);
         }
         let blocks = [&first, &third].map(|block| block.ptr()..block.ptr().offset(block.granted().get())).to_vec();
-        let request = SleepRequest { only: Some((tag!("some"), blocks)), ..SleepRequest::default() };
+        let request = SleepRequest { only: Some(vec![(tag!("some"), blocks)]), ..SleepRequest::default() };
         let report = rig.pool.sleep(&Heap, &request).expect("asleep");
         assert!(report.released >= Bytes(15 * FRAME) && report.kept < Bytes(2 * FRAME), "{report:?}");
         rig.expect(&second, 2, stream);
@@ -236,22 +236,90 @@ fn z5_the_blocks_of_a_tag_sleep_while_others_are_used() {
     }
 }
 
-/// Blocks that sleep already are not kept from it; what they share with others is, each time.
+/// Blocks that sleep already are not kept from it, whether they share frames with others or not.
 #[test]
 fn z6_what_sleeps_already_is_not_reported_as_kept() {
     let rig = Rig::new(Sim::seeded(5), 256, &PagePool::default());
     let stream = rig.stream();
     let [first, other, second] = [10 * FRAME, 1000, 6 * FRAME + 4096].map(|bytes| rig.allocate(bytes, stream));
     let range = |block: &DeviceBlock| block.ptr()..block.ptr().offset(block.granted().get());
-    let request =
-        SleepRequest { only: Some((tag!("some"), vec![range(&first), range(&second)])), ..SleepRequest::default() };
+    let request = SleepRequest {
+        only: Some(vec![(tag!("some"), vec![range(&first), range(&second)])]),
+        ..SleepRequest::default()
+    };
     let once = rig.pool.sleep(&Heap, &request).expect("asleep");
     assert!(once.released >= Bytes(15 * FRAME) && once.kept < Bytes(2 * FRAME), "{once:?}");
     let again = rig.pool.sleep(&Heap, &request).expect("asleep");
-    assert_eq!((again.released, again.saved, again.kept), (Bytes::ZERO, Bytes::ZERO, once.kept));
+    assert_eq!((again.released, again.saved, again.kept), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
     rig.pool.wake(&WakeRequest::default()).expect("awake");
     [first, other, second].into_iter().for_each(|block| rig.free(block));
     rig.finish();
+}
+
+/// Blocks of two tags in one frame: it goes once both sleep, in one call or two, and comes back with either.
+#[test]
+fn z6_a_frame_that_only_tags_asleep_share_goes_and_what_slept_before_is_saved() {
+    for (together, discard_all) in [(true, false), (false, false), (false, true)] {
+        let rig = Rig::new(Sim::seeded(5), 256, &PagePool::default());
+        let stream = rig.stream();
+        let blocks = [1000, 2000].map(|bytes| rig.allocate(bytes, stream));
+        blocks.iter().zip([7, 9]).for_each(|(block, value)| rig.fill(block, value, stream));
+        let of = |nth: usize| {
+            let tag = [tag!("a"), tag!("b")][nth];
+            (tag, vec![blocks[nth].ptr()..blocks[nth].ptr().offset(blocks[nth].granted().get())])
+        };
+        let held = rig.pool.held();
+        let mut request = SleepRequest::default();
+        if together {
+            request.only = Some(vec![of(0), of(1)]);
+        } else {
+            request.only = Some(vec![of(0)]);
+            let first = rig.pool.sleep(&Heap, &request).expect("asleep");
+            assert_eq!((first.released, first.kept), (Bytes::ZERO, blocks[0].granted()));
+            request = SleepRequest { only: Some(vec![of(1)]), discard_all, ..SleepRequest::default() };
+        }
+        let report = rig.pool.sleep(&Heap, &request).expect("asleep");
+        assert_eq!((report.released, report.kept, rig.driver_held()), (held, Bytes::ZERO, Bytes::ZERO));
+        rig.pool.wake(&WakeRequest { only: Some(tag!("a")), ..WakeRequest::default() }).expect("room");
+        rig.expect(&blocks[0], 7, stream);
+        let refused = rig.context.check_awake(blocks[1].ptr());
+        assert!(matches!(refused, Err(Error::Asleep { .. })), "the other tag sleeps on");
+        rig.pool.wake(&WakeRequest { only: Some(tag!("b")), ..WakeRequest::default() }).expect("room");
+        assert_eq!(asleep(&rig), SleepState::Awake);
+        if !discard_all {
+            rig.expect(&blocks[1], 9, stream);
+        }
+        blocks.into_iter().for_each(|block| rig.free(block));
+        rig.finish();
+    }
+}
+
+/// What sleeps without its place takes one when it is asked for, or is refused and sleeps on.
+#[test]
+fn z8_a_place_is_taken_for_what_sleeps_already() {
+    for is_tagged in [false, true] {
+        let purse = Purse::of(Bytes(16 * FRAME));
+        let context = crate::common::context(Sim::seeded(1));
+        let (one, other) = (on_purse(&context, &purse), on_purse(&context, &purse));
+        let stream = context.create_stream(0).expect("a stream");
+        let block = one.allocate(8 * FRAME, 256, stream, tag!("one")).expect("room");
+        let range = block.ptr()..block.ptr().offset(8 * FRAME);
+        let only = is_tagged.then(|| vec![(tag!("one"), vec![range])]);
+        one.sleep(&Heap, &SleepRequest { only, ..SleepRequest::default() }).expect("asleep");
+        let keep = SleepRequest { keep_place: true, ..SleepRequest::default() };
+        let taken = other.allocate(12 * FRAME, 256, stream, tag!("other")).expect("room");
+        let state = one.sleep_reading();
+        assert!(one.sleep(&Heap, &keep).is_err_and(|refused| refused.is_capacity()), "there is no place");
+        assert_eq!((one.sleep_reading(), purse.held()), (state, other.held()));
+        other.deallocate(taken, stream).expect("its own");
+        context.synchronize(stream).expect("the device works");
+        other.trim(Bytes::ZERO);
+        one.sleep(&Heap, &keep).expect("there is a place");
+        assert_eq!(purse.held(), Bytes(8 * FRAME));
+        assert!(other.allocate(12 * FRAME, 256, stream, tag!("other")).is_err(), "the place is somebody's");
+        one.wake(&WakeRequest::default()).expect("its place");
+        one.deallocate(block, stream).expect("its own");
+    }
 }
 
 /// A child has copies of the pool's books: what it moved would be its parent's memory.
@@ -286,7 +354,7 @@ fn z5_no_blocks_put_nothing_to_sleep() {
     let rig = Rig::new(Sim::seeded(3), 64, &PagePool::default());
     let stream = rig.stream();
     let block = rig.allocate(FRAME, stream);
-    let request = SleepRequest { only: Some((tag!("nobody's"), Vec::new())), ..SleepRequest::default() };
+    let request = SleepRequest { only: Some(vec![(tag!("nobody's"), Vec::new())]), ..SleepRequest::default() };
     let report = rig.pool.sleep(&Heap, &request).expect("nothing to do");
     assert_eq!((report.released, report.saved, report.kept), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
     assert_eq!(asleep(&rig), SleepState::Awake);

@@ -9,8 +9,8 @@ use crate::rig::FRAME;
 use crate::sleep_rig::{Defect, SleepRig};
 use bursar_conformance::sleep::{Heap, SleepDefect};
 use bursar_core::{
-    Access, Account, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, Error, Holder, Pattern,
-    SleepRequest, SleepState, Sleeper, Stream, Submission, TrackedBlock, WakeRequest, tag,
+    Access, Account, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, Error, Holder, HostMemory,
+    HostStore, Pattern, Result, SleepRequest, SleepState, Sleeper, Stream, Submission, TrackedBlock, WakeRequest, tag,
 };
 use bursar_memory::PagePool;
 use bursar_sim::Random;
@@ -32,6 +32,16 @@ fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
     block.ptr()..block.ptr().offset(block.granted().get())
 }
 
+/// A lender without memory.
+#[derive(Debug)]
+struct LendsNothing;
+
+impl HostStore for LendsNothing {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        Err(Error::out_of_budget(Bytes(bytes as u64), Bytes::ZERO, Bytes::ZERO))
+    }
+}
+
 struct Program<'a> {
     rig: &'a SleepRig,
     random: Random,
@@ -39,6 +49,8 @@ struct Program<'a> {
     live: Vec<Live>,
     /// Set while everything sleeps.
     is_whole: bool,
+    /// Set where all that sleeps has its place.
+    has_place: bool,
     /// The bytes that somebody else has of the purse.
     others: Bytes,
     /// The most that places may be kept for.
@@ -51,7 +63,17 @@ impl<'a> Program<'a> {
     fn new(rig: &'a SleepRig, seed: u64, frame_pages: u64) -> Self {
         let streams = (0..3).map(|_| rig.stream()).collect();
         let (live, others, places_max) = (Vec::new(), Bytes::ZERO, Bytes::ZERO);
-        Self { rig, random: Random::new(seed), streams, live, is_whole: false, others, places_max, frame_pages }
+        Self {
+            rig,
+            random: Random::new(seed),
+            streams,
+            live,
+            is_whole: false,
+            has_place: false,
+            others,
+            places_max,
+            frame_pages,
+        }
     }
 
     fn run(mut self, steps: u32) {
@@ -72,14 +94,16 @@ impl<'a> Program<'a> {
     }
 
     fn step(&mut self) {
-        match self.random.below(32) {
+        match self.random.below(34) {
             0..9 => self.allocate(),
             9..16 => self.use_one(),
             16..22 => self.free(),
             22 => drop(self.rig.pool.trim(Bytes(self.random.below(8) * FRAME))),
             23 => drop(self.rig.pool.reap().expect("the device works")),
             24 | 25 => self.sleep(None),
-            26 => self.sleep(Some(self.tag())),
+            26 => self.sleep(Some(&[self.tag()])),
+            32 => self.sleep(Some(&[tag!("even"), tag!("odd")])),
+            33 => self.sleep(Some(&[tag!("odd")])),
             27 | 28 => self.wake(None),
             29 => self.wake(Some(self.tag())),
             30 => self.take_of_purse(),
@@ -156,39 +180,73 @@ impl<'a> Program<'a> {
         self.rig.pool.deallocate(live.block, stream).expect("its own");
     }
 
-    fn sleep(&mut self, tag: Option<AllocTag>) {
-        let discard = match self.random.below(4) {
-            0 => self.random.below(3),
-            _ => u64::MAX,
+    /// Puts everything to sleep, or the blocks of some tags, whether they sleep already or not; what is refused changes nothing,
+    /// and some of it is undone.
+    fn sleep(&mut self, tags: Option<&[AllocTag]>) {
+        let (discard_all, discard) = match self.random.below(8) {
+            0 => (true, 0),
+            nth @ 1..3 => (false, nth),
+            _ => (false, u64::MAX),
         };
-        let gives_up = |nth: usize| nth as u64 % 3 == discard;
-        let given_up =
-            self.live.iter().enumerate().filter(|(nth, _)| gives_up(*nth)).map(|(_, live)| range_of(&live.block));
-        let is_meant = |live: &Live| !live.is_asleep && tag.is_none_or(|tag| live.block.tag() == tag);
-        let blocks = || self.live.iter().filter(|live| is_meant(live)).map(|live| range_of(&live.block)).collect();
+        let gives_up = |nth: usize| discard_all || nth as u64 % 3 == discard;
+        let blocks = self.live.iter().enumerate();
+        let given_up = blocks.filter(|(nth, _)| !discard_all && gives_up(*nth)).map(|(_, live)| range_of(&live.block));
+        let of = |&tag: &AllocTag| {
+            (tag, self.live.iter().filter(|live| live.block.tag() == tag).map(|live| range_of(&live.block)).collect())
+        };
         let request = SleepRequest {
-            only: tag.map(|tag| (tag, blocks())),
+            only: tags.map(|tags| tags.iter().map(of).collect()),
             discard: given_up.collect(),
+            discard_all,
             keep_place: self.random.below(4) == 0,
             piece: Bytes::mib(1 + self.random.below(8)),
             ..SleepRequest::default()
         };
-        let report = self.rig.pool.sleep(&Heap, &request).expect("nothing keeps it awake");
+        let (before, asleep_before, whole_before) = (self.rig.pool.sleep_reading(), self.asleep(), self.is_whole);
+        let has_store = self.random.below(6) > 0;
+        let store: &dyn HostStore = if has_store { &Heap } else { &LendsNothing };
+        let report = match self.rig.pool.sleep(store, &request) {
+            Ok(report) => report,
+            Err(refused) => {
+                assert!(refused.is_capacity() && (!has_store || request.keep_place), "{refused}");
+                assert_eq!((self.rig.pool.sleep_reading(), self.asleep()), (before, asleep_before), "as it was");
+                return self.assert_charged();
+            }
+        };
         self.places_max = self.places_max.saturating_add(report.released);
-        let slept = !self.is_whole;
-        self.is_whole |= tag.is_none();
         for (nth, live) in self.live.iter_mut().enumerate() {
-            let sleeps = slept && !live.is_asleep && tag.is_none_or(|tag| live.block.tag() == tag);
-            live.is_asleep |= sleeps;
-            // The end of one that slept before may lie in a frame that was shared, and goes with everything.
-            if (sleeps || (slept && tag.is_none())) && gives_up(nth) {
+            let is_meant = !whole_before && tags.is_none_or(|tags| tags.contains(&live.block.tag()));
+            if is_meant && !live.is_asleep && gives_up(nth) {
                 live.value = None;
             }
+            live.is_asleep |= is_meant;
         }
+        self.is_whole |= tags.is_none();
+        assert_eq!(self.asleep(), self.live.iter().map(|live| live.is_asleep).collect::<Vec<_>>());
         if self.is_whole {
             assert_eq!(self.rig.pool.held(), Bytes::ZERO, "{report:?}");
         }
         self.assert_charged();
+        if self.random.below(6) == 0 {
+            self.rig.pool.undo_sleep(Duration::ZERO).expect("nobody has its room");
+            assert_eq!(self.asleep(), asleep_before);
+            self.live.iter_mut().zip(asleep_before).for_each(|(live, before)| live.is_asleep = before);
+            self.is_whole = whole_before;
+            self.assert_charged();
+        } else if tags.is_none() {
+            self.has_place = request.keep_place || (whole_before && self.has_place);
+        } else if !whole_before {
+            self.has_place = false;
+        }
+        if self.has_place {
+            let charged = self.rig.budget.charged_bytes();
+            assert!(charged >= self.rig.pool.sleep_reading().asleep, "{charged} are kept for what sleeps");
+        }
+    }
+
+    /// Returns for each block whether a use of it is refused.
+    fn asleep(&self) -> Vec<bool> {
+        self.live.iter().map(|live| self.rig.context.check_awake(live.block.ptr()).is_err()).collect()
     }
 
     fn wake(&mut self, tag: Option<AllocTag>) {
@@ -200,6 +258,7 @@ impl<'a> Program<'a> {
             assert_eq!(taken, before.asleep, "waking takes what was said before");
         }
         if !matches!(woken, Err(Error::Asleep { .. })) {
+            self.has_place &= woken.is_err();
             self.places_max = self.places_max.min(before.asleep);
         }
         match woken {
@@ -215,6 +274,7 @@ impl<'a> Program<'a> {
             Err(Error::Asleep { .. }) => assert!(self.is_whole && tag.is_some(), "all of it wakes first"),
             Err(refused) => {
                 assert!(refused.is_capacity(), "{refused}");
+                assert!(tag.is_some() || !self.has_place, "whoever keeps his place is not refused: {refused}");
                 assert!(self.rig.pool.sleep_reading().asleep <= before.asleep);
                 if self.others == Bytes::ZERO {
                     self.assert_no_room(tag, &refused);
@@ -372,7 +432,7 @@ fn z9_threads_that_declare_their_uses_meet_no_sleeping_memory() {
 fn declared_uses(rig: &SleepRig, seed: u64) {
     let (mut random, streams) = (Random::new(seed), [rig.stream(), rig.stream()]);
     let mut live: Vec<(TrackedBlock, u8)> = Vec::new();
-    let awake = |outcome: bursar_core::Result<()>| match outcome {
+    let awake = |outcome: Result<()>| match outcome {
         Ok(()) => true,
         Err(Error::Asleep { .. }) => false,
         Err(error) => panic!("{error}"),

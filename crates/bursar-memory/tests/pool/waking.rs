@@ -19,7 +19,7 @@ fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
 /// A request to have some blocks sleep, by the tag "some".
 fn only(blocks: &[&DeviceBlock], keep_place: bool) -> SleepRequest {
     let blocks = blocks.iter().map(|block| range_of(block)).collect();
-    SleepRequest { only: Some((tag!("some"), blocks)), keep_place, ..SleepRequest::default() }
+    SleepRequest { only: Some(vec![(tag!("some"), blocks)]), keep_place, ..SleepRequest::default() }
 }
 
 fn allocate<const N: usize>(rig: &SleepRig, frames: [u64; N], stream: Stream) -> [DeviceBlock; N] {

@@ -9,8 +9,9 @@ use super::super::contents::CopyStreams;
 use super::super::growth_plan::PlacedFrame;
 use super::super::runs::UNIT;
 use super::super::{PagePoolResource, driver_calls};
-use super::{Physical, Sleep, SleepingFrame};
+use super::record::{Physical, SleepingFrame, SleepingFrames, Which};
 use bursar_core::{Bytes, DevicePtr, Error, Frame, FrameSource, Holder, Result, Sleeper, WakeReport, WakeRequest};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ impl<F: FrameSource> PagePoolResource<F> {
 
     /// Takes a place with the limits: at once, or in the turn of whoever waits for it. Before a refusal every pool of the
     /// device gives back what it can, and before a wait this one what is free once its work has run.
-    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+    pub(super) fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
         let began = Instant::now();
         let is_refused = |taken: &Result<()>| taken.as_ref().is_err_and(Error::is_capacity);
         let mut taken = self.source.take_place(bytes, Duration::ZERO);
@@ -72,12 +73,12 @@ impl<F: FrameSource> PagePoolResource<F> {
         self.source.take_place(bytes, patience.saturating_sub(began.elapsed()))
     }
 
-    /// Abandons the pages of a sleep that no block is in any more, also where waking is refused then; their addresses, and
+    /// Abandons the pages of frames that no block is in any more, also where waking is refused then; their addresses, and
     /// their place with the limits, are anyone's from then on.
-    pub(super) fn abandon_unused(&self, sleep: &mut Sleep) {
-        let (before, mut free) = (sleep.away(), std::mem::take(&mut sleep.free));
-        let (left, abandoned) = self.state.lists().abandon_unused(sleep.frames_away(), &mut free);
-        sleep.free = free;
+    pub(super) fn abandon_unused(&self, set: &mut SleepingFrames) {
+        let (before, mut free) = (set.away(), std::mem::take(&mut set.free));
+        let (left, abandoned) = self.state.lists().abandon_unused(set.frames_away(), &mut free);
+        set.free = free;
         if abandoned.is_empty() {
             return;
         }
@@ -86,9 +87,9 @@ impl<F: FrameSource> PagePoolResource<F> {
             true => left.next().unwrap_or_default().into_iter().map(|range| frame.piece(range)).collect(),
             false => vec![frame],
         };
-        sleep.frames = std::mem::take(&mut sleep.frames).into_iter().flat_map(pieces).collect();
-        if sleep.has_place {
-            self.source.give_up_place(before.saturating_sub(sleep.away()));
+        set.frames = std::mem::take(&mut set.frames).into_iter().flat_map(pieces).collect();
+        if set.place.is_some() {
+            self.source.give_up_place(before.saturating_sub(set.away()));
         }
         for (&at, &end) in &abandoned {
             driver_calls::note_abandoned(&self.context, at, end - at);
@@ -107,11 +108,11 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
-    /// Takes memory for all frames of a sleep and copies their contents back; returns how much was taken, and how much was
+    /// Takes memory for all frames of a set and copies their contents back; returns how much was taken, and how much was
     /// copied. An error says whether something may still be copied.
-    fn restore(&self, sleep: &mut Sleep) -> Result<(Bytes, Bytes), (Error, bool)> {
+    fn restore(&self, set: &mut SleepingFrames) -> Result<(Bytes, Bytes), (Error, bool)> {
         let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
-        let Sleep { frames, contents, .. } = sleep;
+        let SleepingFrames { frames, contents, .. } = set;
         let (mut taken, mut restored) = (Bytes::ZERO, Bytes::ZERO);
         let submitted = frames.iter_mut().try_for_each(|frame| {
             taken = taken.saturating_add(self.take_back(frame)?);
@@ -127,36 +128,67 @@ impl<F: FrameSource> PagePoolResource<F> {
         submitted.and(settled).map(|()| (taken, restored)).map_err(|error| (error, false))
     }
 
-    /// Wakes what one call put to sleep; after an error it sleeps as before.
-    pub(super) fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
-        let needed = sleep.away();
-        if !sleep.has_place
+    /// Wakes frames that are meant, and ends the sleep of ranges that are, once all of their frames are awake. After an error
+    /// the rest sleeps as before.
+    pub(super) fn wake_those(&self, which: Which, patience: Duration) -> Result<WakeReport> {
+        let mut asleep = self.state.sleep.asleep();
+        let (numbers, mut all) = (asleep.numbers(which), std::mem::take(&mut asleep.frames));
+        drop(asleep);
+        // Also what sleeps on gives up what it needs no more: a place may be kept for it.
+        all.iter_mut().for_each(|set| self.abandon_unused(set));
+        let mut report = WakeReport::default();
+        // The last to fall asleep is the first to wake: that which has all of the pool comes before tags.
+        while let Some(nth) = all.iter().rposition(|set| set.are_meant(which, &numbers)) {
+            match self.wake_set(all.remove(nth), patience) {
+                Ok(woken) => report = report.and(woken),
+                Err((error, set)) => {
+                    all.insert(nth, *set);
+                    self.state.sleep.asleep().frames = all;
+                    return Err(error);
+                }
+            }
+            self.end_sleep_of(&numbers, &all);
+        }
+        self.end_sleep_of(&numbers, &all);
+        self.state.sleep.asleep().frames = all;
+        Ok(report)
+    }
+
+    /// Ends the sleep of those among some ranges that frames which sleep have no part of.
+    fn end_sleep_of(&self, numbers: &BTreeSet<u64>, frames: &[SleepingFrames]) {
+        let is_over = |number| numbers.contains(&number) && frames.iter().all(|set| !set.of.contains(&number));
+        let over = self.state.sleep.asleep().ranges.extract_if(.., |ranges| is_over(ranges.number)).collect();
+        self.end_sleep(over);
+    }
+
+    /// Wakes frames; after an error they sleep as before.
+    fn wake_set(
+        &self,
+        mut set: SleepingFrames,
+        patience: Duration,
+    ) -> Result<WakeReport, (Error, Box<SleepingFrames>)> {
+        let needed = set.away();
+        if set.place.is_none()
             && needed > Bytes::ZERO
             && let Err(refused) = self.take_place(needed, patience)
         {
-            self.state.sleep.sleeps().push(sleep);
-            return Err(refused);
+            return Err((refused, Box::new(set)));
         }
-        match self.restore(&mut sleep) {
+        match self.restore(&mut set) {
             Ok((taken, restored)) => {
-                let Sleep { number, id, frames, free, .. } = sleep;
-                self.end_sleep(
-                    number,
-                    id,
-                    FallingFrames { frames: frames.into_iter().filter_map(awake).collect(), free },
-                );
+                let frames = set.frames.into_iter().filter_map(awake).collect();
+                self.enter_awake(FallingFrames { frames, free: set.free });
                 Ok(WakeReport { taken, restored, ..WakeReport::default() })
             }
             Err((error, may_be_copied)) => {
                 if !may_be_copied {
                     // What was made in the place goes back to it.
-                    self.give_back(&mut sleep.frames, true);
+                    self.give_back(&mut set.frames, true);
                 }
-                if !sleep.has_place {
-                    self.source.give_up_place(sleep.away());
+                if set.place.is_none() {
+                    self.source.give_up_place(set.away());
                 }
-                self.state.sleep.sleeps().push(sleep);
-                Err(error)
+                Err((error, Box::new(set)))
             }
         }
     }
@@ -186,5 +218,5 @@ impl SleepingFrame {
 /// Returns a frame that is mapped where it was.
 fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
     let Physical::Mapped(frame) = physical else { return None };
-    Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new() })
+    Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new(), of: BTreeSet::new() })
 }

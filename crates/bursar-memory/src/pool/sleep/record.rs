@@ -1,0 +1,178 @@
+//! The memory of a pool that sleeps, in two lists: *ranges*, whose uses are refused, each of a tag or of all of the pool; and *frames*,
+//! whose memory is away, with their contents.
+//!
+//! Frames fall asleep once nothing in them is awake, so those of one call may have blocks of several tags, also of such as
+//! slept before. They are kept in *sets* that the same ranges have a part of: a tag wakes with all sets that have blocks of it,
+//! and ranges wake once no set has a part of them.
+
+use super::super::contents::Contents;
+use super::super::free_lists::FreeLists;
+use super::super::runs::{Run, UNIT};
+use bursar_core::{AllocTag, AsleepId, Bytes, DeviceContext, Error, Frame, Result};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The sleeps of a pool.
+#[derive(Debug)]
+pub(in super::super) struct SleepRecord {
+    /// The process whose memory it is.
+    pub(super) process: u32,
+    /// Read on the long path; written with the free lists locked.
+    level: AtomicU8,
+    asleep: Mutex<SleepLists>,
+}
+
+/// Nothing sleeps; some of it does; all of it does.
+const AWAKE: u8 = 0;
+const PARTLY: u8 = 1;
+const WHOLE: u8 = 2;
+
+impl Default for SleepRecord {
+    fn default() -> Self {
+        Self { process: std::process::id(), level: AtomicU8::new(AWAKE), asleep: Mutex::default() }
+    }
+}
+
+impl SleepRecord {
+    /// Returns whether anything sleeps, or is about to.
+    pub(in super::super) fn is_any(&self) -> bool {
+        self.level.load(SeqCst) != AWAKE
+    }
+
+    /// Refuses a request where all of the pool sleeps, or is about to.
+    pub(in super::super) fn check_awake(&self, context: &DeviceContext) -> Result<()> {
+        match self.level.load(SeqCst) {
+            WHOLE => Err(Error::Asleep { device: context.device(), what: "the pool", is_moving: false }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn asleep(&self) -> MutexGuard<'_, SleepLists> {
+        self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the level up to date.
+    pub(super) fn update(&self, lists: &FreeLists) {
+        let level = match (lists.asleep.is_whole(), lists.asleep.is_empty()) {
+            (true, _) => WHOLE,
+            (_, true) => AWAKE,
+            _ => PARTLY,
+        };
+        self.level.store(level, SeqCst);
+    }
+}
+
+/// The ranges and the frames that sleep, each in the order in which they fell asleep.
+#[derive(Debug, Default)]
+pub(super) struct SleepLists {
+    /// The number of the last call that was to put something to sleep.
+    pub(super) last_call: u64,
+    pub(super) ranges: Vec<SleepingRanges>,
+    pub(super) frames: Vec<SleepingFrames>,
+}
+
+impl SleepLists {
+    /// Begins a call that is to put something to sleep; returns its number.
+    pub(super) const fn begin_call(&mut self) -> u64 {
+        self.last_call += 1;
+        self.last_call
+    }
+
+    /// Returns the numbers of the ranges that are meant.
+    pub(super) fn numbers(&self, which: Which) -> BTreeSet<u64> {
+        let is_meant = |ranges: &&SleepingRanges| match which {
+            Which::All => true,
+            Which::Tag(tag) => ranges.tag == Some(tag),
+            Which::Call(call) => ranges.call == call,
+        };
+        self.ranges.iter().filter(is_meant).map(|ranges| ranges.number).collect()
+    }
+}
+
+/// The part of what sleeps that a call means.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which {
+    All,
+    Tag(AllocTag),
+    /// That which one call put to sleep.
+    Call(u64),
+}
+
+/// Ranges whose uses are refused.
+#[derive(Debug)]
+pub(super) struct SleepingRanges {
+    /// Their number with the free lists, and with the context.
+    pub(super) number: u64,
+    pub(super) id: AsleepId,
+    /// The tag of their blocks; `None` for all of the pool.
+    pub(super) tag: Option<AllocTag>,
+    /// The call that put them to sleep.
+    pub(super) call: u64,
+}
+
+/// Frames that fell asleep by one call, and that the same ranges have a part of.
+#[derive(Debug)]
+pub(super) struct SleepingFrames {
+    /// The call that put them to sleep.
+    pub(super) call: u64,
+    /// The numbers of the ranges.
+    pub(super) of: BTreeSet<u64>,
+    pub(super) frames: Vec<SleepingFrame>,
+    /// The runs that are free in them.
+    pub(super) free: Vec<Run>,
+    pub(super) contents: Contents,
+    /// The call that has the limits keep their place, where one has.
+    pub(super) place: Option<u64>,
+}
+
+/// A frame that sleeps.
+#[derive(Debug)]
+pub(super) struct SleepingFrame {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) bytes: Bytes,
+    pub(super) is_exclusive: bool,
+    /// The ranges of the contents that are its own.
+    pub(super) saved: Range<usize>,
+    pub(super) physical: Physical,
+}
+
+/// The physical memory of a frame.
+#[derive(Debug)]
+pub(super) enum Physical {
+    /// Mapped where it belongs.
+    Mapped(Frame),
+    /// Mapped nowhere.
+    Unmapped(Frame),
+    /// The driver's.
+    Released,
+}
+
+impl SleepingFrames {
+    /// Returns whether a call means them; `numbers` are those of the ranges that it means.
+    pub(super) fn are_meant(&self, which: Which, numbers: &BTreeSet<u64>) -> bool {
+        match which {
+            Which::All => true,
+            Which::Tag(_) => !self.of.is_disjoint(numbers),
+            Which::Call(call) => self.call == call,
+        }
+    }
+
+    /// Returns the device memory that the driver has of them, and a place is kept for where one is.
+    pub(super) fn away(&self) -> Bytes {
+        Bytes(self.frames.iter().filter(|frame| frame.is_away()).map(|frame| frame.bytes.get()).sum())
+    }
+
+    /// Returns the device memory that waking takes: that of the pages that blocks are in.
+    pub(super) fn needed(&self, lists: &mut FreeLists) -> Bytes {
+        let used = lists.used_pages(self.frames_away(), &self.free);
+        Bytes(used.iter().flatten().map(|pages| (pages.end - pages.start) * UNIT).sum())
+    }
+
+    /// Returns the first address and the length of each frame whose memory the driver has.
+    pub(super) fn frames_away(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
+        self.frames.iter().filter(|frame| frame.is_away()).map(|frame| (frame.at, frame.len))
+    }
+}
