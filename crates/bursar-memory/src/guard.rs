@@ -9,6 +9,7 @@
 //! of host memory serves a stream, because what follows there comes after the comparison.
 
 mod findings;
+mod given_up;
 mod live_blocks;
 mod quarantine;
 mod resource;
@@ -51,7 +52,8 @@ const FREED: u8 = 0xdb;
 ///
 /// Memory that [sleeps](bursar_core::Sleeper) is neither filled nor looked at. A block that is freed asleep is looked at, filled
 /// and kept once it is awake, by the next call after that; [`check`](Self::check) passes over what sleeps, and what is
-/// asleep when the memory goes away is not looked at any more.
+/// asleep when the memory goes away is not looked at any more. Where contents were given up asleep, nothing is reported, and the
+/// margins of live blocks are written anew by the next [`check`](Self::check).
 ///
 /// This is for finding bugs: a block costs about eight calls of the driver, and what leaves the quarantine is copied to
 /// the host. It costs nothing where it is not in the stack. Put it on top, so that limits below count the margins and

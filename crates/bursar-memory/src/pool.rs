@@ -82,9 +82,9 @@ pub use layer::{PagePool, PoolReading};
 
 use address_space::AddressSpace;
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
-    LimitName, MIN_ALIGN, Member, MemoryUsage, OwnerId, PoolFigures, RawStream, Refused, Result, Stream, Survey,
-    SurveyStep, UsageSource,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, FrameSource, Holder, Latch,
+    LatchGuard, LimitName, MIN_ALIGN, Member, MemoryUsage, OwnerId, PoolFigures, RawStream, Refused, Result, Stream,
+    Survey, SurveyStep, UsageSource,
 };
 use free_lists::{FreeLists, StreamEnd};
 use runs::UNIT;
@@ -294,6 +294,9 @@ impl<F: FrameSource> Member for PagePoolResource<F> {
 
     /// Does nothing: the pool's state is told.
     fn stream_ends(&self, _: Stream, _: RawStream) {}
+
+    /// Does nothing: no contents are the pool's.
+    fn contents_given_up(&self, _: &[Range<DevicePtr>]) {}
 }
 
 impl<F: FrameSource> fmt::Debug for PagePoolResource<F> {
@@ -395,6 +398,9 @@ impl Member for PoolState {
         let events = self.lists().end_lane(stream.slot(), end);
         events.into_iter().for_each(|mut events| events.forget(&context));
     }
+
+    /// Does nothing: no contents are its own.
+    fn contents_given_up(&self, _: &[Range<DevicePtr>]) {}
 }
 
 impl fmt::Debug for PoolState {

@@ -1,8 +1,9 @@
 //! The pools and leaves of a device that can be asked to give memory back.
 
 use super::DeviceContext;
-use crate::{Bytes, MemoryUsage, RawStream, Stream};
+use crate::{Bytes, DevicePtr, MemoryUsage, RawStream, Stream};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use std::time::Duration;
 /// use bursar::device::Member;
 /// use bursar::driver::RawStream;
 /// use bursar::error::MemoryUsage;
+/// use bursar::memory::DevicePtr;
 /// use bursar::{Bytes, Stream};
+/// use std::ops::Range;
 ///
 /// #[derive(Debug)]
 /// struct Cache;
@@ -28,6 +31,7 @@ use std::time::Duration;
 ///         Bytes::ZERO
 ///     }
 ///     fn stream_ends(&self, _: Stream, _: RawStream) {}
+///     fn contents_given_up(&self, _: &[Range<DevicePtr>]) {}
 /// }
 /// ```
 pub trait Member: fmt::Debug + Send + Sync {
@@ -46,6 +50,10 @@ pub trait Member: fmt::Debug + Send + Sync {
     /// [`heir`](DeviceContext::heir) comes after it already, unless it is [unordered](DeviceContext::unordered).
     /// Everything freed on it must stay reusable, or become so once there is an order.
     fn stream_ends(&self, stream: Stream, raw: RawStream);
+
+    /// Notes that the contents of ranges are given up while they [sleep](crate::Sleeper): what lies there when they wake was
+    /// written by nobody. Called before their memory goes.
+    fn contents_given_up(&self, ranges: &[Range<DevicePtr>]);
 }
 
 impl DeviceContext {
@@ -72,6 +80,13 @@ impl DeviceContext {
     /// Returns what the members could give back together, once its work has run.
     pub fn spare(&self) -> Bytes {
         self.members().iter().fold(Bytes::ZERO, |sum, member| sum.saturating_add(member.spare()))
+    }
+
+    /// Tells the members that the contents of ranges are given up.
+    pub fn give_up_contents(&self, ranges: &[Range<DevicePtr>]) {
+        if !ranges.is_empty() {
+            self.members().iter().for_each(|member| member.contents_given_up(ranges));
+        }
     }
 
     pub(super) fn members(&self) -> Vec<Arc<dyn Member>> {

@@ -279,4 +279,15 @@ impl DeviceContext {
         unsafe { self.driver().fill(self.device(), held.raw(), block.ptr().offset(offset), Pattern::U8(byte), bytes) }
             .map_err(|error| self.failed(error))
     }
+
+    /// Writes `byte` to the margins of a block as [`submit_fill`](Self::submit_fill) does, each at most `width` wide.
+    pub fn submit_fill_margins(&self, fenced: &mut FencedBlock, width: u64, byte: u8, stream: Stream) -> Result<()> {
+        let held = self.hold_for_memory(stream)?;
+        let _using = self.use_awake_ranges(fenced.margins(width))?;
+        fenced.margins(width).into_iter().filter(|(_, bytes)| *bytes > 0).try_for_each(|(ptr, bytes)| {
+            // SAFETY: the stream is held, and the range lies in a block that is the caller's alone, outside its user's.
+            unsafe { self.driver().fill(self.device(), held.raw(), ptr, Pattern::U8(byte), bytes) }
+                .map_err(|error| self.failed(error))
+        })
+    }
 }

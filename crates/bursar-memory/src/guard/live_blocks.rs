@@ -55,7 +55,7 @@ impl LiveBlocks {
     }
 
     /// Calls `inspect` for each block that is live throughout. Returns the first failure, after all of them.
-    pub(super) fn try_for_each<E>(&self, mut inspect: impl FnMut(&LiveBlock) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn try_for_each<E>(&self, mut inspect: impl FnMut(&mut LiveBlock) -> Result<(), E>) -> Result<(), E> {
         let generations: Vec<_> = self.blocks.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
         let mut outcome = Ok(());
         for generation in generations {
@@ -63,8 +63,8 @@ impl LiveBlocks {
                 let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
                 blocks.get_mut(&generation).and_then(Option::take)
             };
-            if let Some(live) = lent {
-                outcome = outcome.and(inspect(&live));
+            if let Some(mut live) = lent {
+                outcome = outcome.and(inspect(&mut live));
                 self.put(live);
             }
         }

@@ -1,15 +1,17 @@
 //! The guard of one device: what it asks of the memory below, when it fills and inspects blocks, and when they go back.
 
 use super::findings::Findings;
+use super::given_up::GivenUp;
 use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
 use super::quarantine::{FreedBlock, Quarantine, SleepingBlock};
 use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
 use bursar_core::{
-    Advice, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
-    MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
+    Advice, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Inspector, MIN_ALIGN,
+    Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,6 +56,7 @@ pub(super) struct Watcher<R: DeviceMemoryResource> {
     pub(super) quarantine: Quarantine,
     patience: Duration,
     pub(super) findings: Arc<Findings>,
+    given_up: Arc<GivenUp>,
 }
 
 impl<R: DeviceMemoryResource> Watcher<R> {
@@ -66,6 +69,7 @@ impl<R: DeviceMemoryResource> Watcher<R> {
             quarantine: Quarantine::new(quarantine.get()),
             patience,
             findings: Arc::default(),
+            given_up: Arc::default(),
         }
     }
 
@@ -91,12 +95,16 @@ impl<R: DeviceMemoryResource> Watcher<R> {
 
     /// Fills the margins and the block; one that cannot be filled goes back.
     pub(super) fn fill_fresh(&self, mut whole: DeviceBlock, size: PaddedSize, stream: Stream) -> Result<DeviceBlock> {
-        let context = self.context();
+        let (context, version) = (self.context(), self.given_up.version());
         let PaddedSize { front, bytes, .. } = size;
         let margins = context.submit_fill(&mut whole, front - MARGIN, CANARY, MARGIN + bytes + MARGIN, stream);
         let filled = margins.and_then(|()| context.submit_fill(&mut whole, front, FRESH, bytes, stream));
         match filled {
-            Ok(()) => Ok(whole),
+            Ok(()) => {
+                let start = whole.ptr().offset(front - MARGIN);
+                self.given_up.remove_filled(start, MARGIN + bytes + MARGIN, version);
+                Ok(whole)
+            }
             Err(error) => {
                 self.give_back(FreedBlock {
                     ptr: whole.ptr(),
@@ -153,8 +161,9 @@ impl<R: DeviceMemoryResource> Watcher<R> {
     /// Fills all of a block that was freed, margins included.
     fn fill_freed(&self, SleepingBlock { freed, bytes, .. }: &mut SleepingBlock) -> Result<()> {
         let start = freed.ptr.0 - freed.whole.ptr().0 - MARGIN;
-        let len = MARGIN + *bytes + MARGIN;
+        let (len, version) = (MARGIN + *bytes + MARGIN, self.given_up.version());
         self.context().submit_fill(&mut freed.whole, start, FREED, len, freed.stream)?;
+        self.given_up.remove_filled(freed.whole.ptr().offset(start), len, version);
         freed.filled = Some(start..start + len);
         Ok(())
     }
@@ -177,11 +186,35 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         }
     }
 
+    /// Writes the margins of a block anew whose contents were given up; returns whether they were.
+    fn renew_margins(&self, live: &mut LiveBlock, stream: Stream) -> Result<bool> {
+        let (fenced, version) = (&mut live.fenced, self.given_up.version());
+        let (ptr, bytes) = (fenced.ptr(), fenced.requested().get());
+        if !self.has_lost_margins(ptr, bytes) {
+            return Ok(false);
+        }
+        self.context().submit_fill_margins(fenced, MARGIN, CANARY, stream)?;
+        for margin in margins(ptr, bytes) {
+            self.given_up.remove_filled(margin, MARGIN, version);
+        }
+        Ok(true)
+    }
+
+    /// Returns whether the contents of a margin were given up.
+    fn has_lost_margins(&self, ptr: DevicePtr, bytes: u64) -> bool {
+        margins(ptr, bytes).into_iter().any(|margin| self.given_up.has_any(margin, MARGIN))
+    }
+
     fn inspect_margins(&self, live: &LiveBlock, stream: Stream) -> Result<()> {
         let (fenced, reported, findings) = (&live.fenced, live.reported.clone(), self.findings.clone());
         let (ptr, generation, tag) = (fenced.ptr(), fenced.generation(), fenced.tag());
+        let (given_up, version) = (self.given_up.clone(), self.given_up.version());
+        if self.has_lost_margins(ptr, fenced.requested().get()) {
+            return self.context().check_awake(ptr);
+        }
         self.inspector.inspect_margins(fenced, MARGIN, CANARY, stream, move |damage| {
             if let Some(offset) = damage
+                && given_up.version() == version
                 && reported.set_first()
             {
                 findings.add(Error::OutOfBounds { ptr, generation, tag, offset });
@@ -192,10 +225,15 @@ impl<R: DeviceMemoryResource> Watcher<R> {
     fn inspect_freed_margins(&self, SleepingBlock { freed, bytes, reported }: &SleepingBlock) -> Result<()> {
         let (ptr, generation, tag) = (freed.ptr, freed.generation, freed.whole.tag());
         let front = ptr.0 - freed.whole.ptr().0;
+        let version = self.given_up.version();
+        if self.has_lost_margins(ptr, *bytes) {
+            return self.context().check_awake(ptr);
+        }
         for margin in [front - MARGIN..front, front + bytes..front + bytes + MARGIN] {
-            let (reported, findings) = (reported.clone(), self.findings.clone());
+            let (reported, findings, given_up) = (reported.clone(), self.findings.clone(), self.given_up.clone());
             self.inspector.inspect(&freed.whole, margin, CANARY, freed.stream, move |damage| {
                 if let Some(at) = damage
+                    && given_up.version() == version
                     && reported.set_first()
                 {
                     let offset = at.cast_signed() - front.cast_signed();
@@ -210,8 +248,12 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         let Some(filled) = freed.filled.clone() else { return Ok(()) };
         let (reported, findings) = (freed.reported.clone(), self.findings.clone());
         let (ptr, generation, tag) = (freed.ptr, freed.generation, freed.whole.tag());
+        let (given_up, version) = (self.given_up.clone(), self.given_up.version());
+        if given_up.has_any(freed.whole.ptr().offset(filled.start), filled.end - filled.start) {
+            return self.context().check_awake(ptr);
+        }
         self.inspector.inspect(&freed.whole, filled, FREED, stream, move |damage| {
-            if damage.is_some() && reported.set_first() {
+            if damage.is_some() && given_up.version() == version && reported.set_first() {
                 findings.add(Error::UseAfterFree { ptr, generation, tag });
             }
         })
@@ -271,6 +313,11 @@ impl<R: DeviceMemoryResource> Watcher<R> {
     }
 }
 
+/// Returns where the margins of a block begin.
+fn margins(ptr: DevicePtr, bytes: u64) -> [DevicePtr; 2] {
+    [DevicePtr(ptr.0 - MARGIN), ptr.offset(bytes)]
+}
+
 /// Completes the advice of the memory below: what is freed here goes there later.
 #[cold]
 fn must_wait(mut refused: Error) -> Error {
@@ -295,7 +342,10 @@ impl<R: DeviceMemoryResource> Inspect for Watcher<R> {
         let live = self.live.try_for_each(|live| {
             let stream = self.context().lasting(live.fenced.stream())?;
             streams.insert(stream);
-            unless_asleep(self.inspect_margins(live, stream))
+            unless_asleep(match self.renew_margins(live, stream) {
+                Ok(false) => self.inspect_margins(live, stream),
+                renewed => renewed.map(drop),
+            })
         });
         let freed = self.quarantine.take_all();
         let quarantined = freed.iter().try_for_each(|freed| {
@@ -330,6 +380,10 @@ impl<R: DeviceMemoryResource> Member for Watcher<R> {
     }
 
     fn stream_ends(&self, _: Stream, _: RawStream) {}
+
+    fn contents_given_up(&self, ranges: &[Range<DevicePtr>]) {
+        self.given_up.add(ranges);
+    }
 }
 
 impl<R: DeviceMemoryResource> Drop for Watcher<R> {

@@ -78,8 +78,7 @@ impl<F: FrameSource> PagePoolResource<F> {
             let number = lists.asleep.enter(ranges, given_up, tag.is_none());
             self.state.sleep.update(&lists);
             drop(lists);
-            let at = |range: Range<u64>| DevicePtr(range.start)..DevicePtr(range.end);
-            let ranges: Vec<_> = in_bytes.into_iter().map(at).collect();
+            let ranges = in_pointers(&in_bytes);
             said.ranges.push(SleepingRanges { number, id: self.context.begin_sleep(&ranges), tag, call });
             said.blocks.extend(ranges.into_iter().filter(|_| tag.is_some()));
         }
@@ -201,6 +200,9 @@ impl<F: FrameSource> PagePoolResource<F> {
                 return Err(error);
             }
         };
+        let in_bytes = |range: &Range<u64>| range.start * UNIT..range.end * UNIT;
+        let live: Vec<_> = falling.frames.iter().flat_map(|frame| frame.live.iter().map(in_bytes)).collect();
+        self.context.give_up_contents(&in_pointers(&parts_within(&live, &said.given_up)));
         let mut falling: BTreeMap<_, _> = falling.frames.into_iter().map(|frame| (frame.at, frame)).collect();
         for (FallingSet { of, at, free, .. }, (contents, saved)) in sets.into_iter().zip(saved) {
             let frames = at.iter().filter_map(|at| falling.remove(at)).zip(saved);
@@ -372,6 +374,10 @@ fn parts_within(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>>
         others.iter().map(of).filter(|part| part.start < part.end).collect::<Vec<_>>()
     };
     ranges.iter().flat_map(parts).collect()
+}
+
+fn in_pointers(ranges: &[Range<u64>]) -> Vec<Range<DevicePtr>> {
+    ranges.iter().map(|range| DevicePtr(range.start)..DevicePtr(range.end)).collect()
 }
 
 fn len_of(ranges: &[Range<u64>]) -> u64 {

@@ -10,6 +10,7 @@ use crate::{
     grant,
 };
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -266,6 +267,9 @@ impl Member for AsyncMemory {
     fn stream_ends(&self, stream: Stream, raw: RawStream) {
         self.pending.stream_ends(&self.context, stream, raw);
     }
+
+    /// Does nothing: no contents are its own.
+    fn contents_given_up(&self, _: &[Range<DevicePtr>]) {}
 }
 
 impl Drop for AsyncMemory {
