@@ -7,9 +7,13 @@
 //! no stored total that could become wrong. Devices without a name pay nothing for this: only a name takes an immediate
 //! simulator off its shortcuts.
 //!
+//! A lock is held for moments. One that another process has for longer, most likely because it is stopped, is an error that names it,
+//! and gives back without the lock what is freed meanwhile.
+//!
 //! A forked process shares its parent's locks: until it ends or executes another program, the memory of the parent counts as
 //! held.
 
+use bursar_core::is_interrupted;
 use bursar_linux::{create_private_folder, shared_folder, user_id};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,11 +21,16 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The name of the file whose lock is the folder's.
 const LOCK: &str = "lock";
 /// The suffix of a simulator's file.
 const HELD: &str = ".held";
+/// The time after which a folder's lock that another process has is an error.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest that a wait for it sleeps before it tries again.
+const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// The memory that this simulator and others hold of the devices of one name.
 #[derive(Debug)]
@@ -74,10 +83,9 @@ impl SharedUsage {
         Ok(fits)
     }
 
-    /// Counts `bytes` as no longer held.
+    /// Counts `bytes` as no longer held. Needs no lock: whoever adds up meanwhile finds too much, and never too little.
     pub(crate) fn release(&mut self, device: usize, bytes: u64) -> io::Result<()> {
         let Some(own) = &self.own else { return Ok(()) };
-        let _locked = locked(&own.lock)?;
         self.held[device] = self.held[device].saturating_sub(bytes);
         own.write(device, self.held[device])
     }
@@ -94,7 +102,7 @@ impl SharedUsage {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
                 other => other?,
             };
-            let _locked = locked(&lock)?;
+            let _locked = locked(&lock, &path, PATIENCE)?;
             if is_same(&lock.metadata()?, &path) {
                 return others(&self.folder, None, device);
             }
@@ -132,7 +140,7 @@ impl SharedUsage {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 other => other?,
             };
-            let locked = locked(&lock)?;
+            let locked = locked(&lock, &lock_path, PATIENCE)?;
             if !is_same(&lock.metadata()?, &lock_path) {
                 continue;
             }
@@ -150,7 +158,7 @@ impl Drop for SharedUsage {
     /// simulator.
     fn drop(&mut self) {
         let Some(own) = &self.own else { return };
-        let Ok(_locked) = locked(&own.lock) else { return };
+        let Ok(_locked) = locked(&own.lock, &self.folder.join(LOCK), PATIENCE) else { return };
         let _ = std::fs::remove_file(&own.path);
         if others(&self.folder, None, 0).is_ok() && files(&self.folder).is_ok_and(|files| files.is_empty()) {
             let _ = std::fs::remove_file(self.folder.join(LOCK));
@@ -162,7 +170,7 @@ impl Drop for SharedUsage {
 impl OwnFile {
     /// Locks the folder. Fails if it was removed: other processes would then use a new one, and the sum would be wrong.
     fn lock_folder(&self) -> io::Result<FolderLock<'_>> {
-        let locked = locked(&self.lock)?;
+        let locked = locked(&self.lock, &self.path.with_file_name(LOCK), PATIENCE)?;
         if self.file.metadata()?.nlink() == 0 {
             let why = format!("{} was removed while its device was in use", self.path.display());
             return Err(io::Error::new(ErrorKind::NotFound, why));
@@ -175,13 +183,48 @@ impl OwnFile {
     }
 }
 
-fn locked(lock: &File) -> io::Result<FolderLock<'_>> {
+/// Takes the lock of a folder, whose file is at `path`, waiting for at most `patience` while another has it.
+fn locked<'a>(lock: &'a File, path: &Path, patience: Duration) -> io::Result<FolderLock<'a>> {
+    let (began, mut pause) = (Instant::now(), Duration::from_micros(10));
     loop {
-        match lock.lock() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            other => return other.map(|()| FolderLock(lock)),
+        match lock.try_lock() {
+            Ok(()) => return Ok(FolderLock(lock)),
+            Err(TryLockError::WouldBlock) if began.elapsed() < patience && !is_interrupted() => {
+                std::thread::sleep(pause);
+                pause = PAUSE_MAX.min(pause * 2);
+            }
+            Err(TryLockError::WouldBlock) => return Err(taken(lock, path)),
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
+}
+
+/// Returns the error for a lock that another process has had for too long.
+fn taken(lock: &File, path: &Path) -> io::Error {
+    let (who, remedy) = match owner(lock) {
+        Some(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            (format!("{} (pid {pid})", name.trim_end()), format!("continue it (`kill -CONT {pid}`) or end it"))
+        }
+        None => ("another process".into(), "continue it or end it".into()),
+    };
+    io::Error::new(ErrorKind::TimedOut, format!("{who} has had the lock of {} for too long; {remedy}", path.display()))
+}
+
+/// Returns the process that has the lock of a file, where the system says so.
+fn owner(lock: &File) -> Option<u32> {
+    let file = lock.metadata().ok()?;
+    let (major, minor) =
+        (file.dev() >> 8 & 0xfff | file.dev() >> 32 & !0xfff, file.dev() & 0xff | file.dev() >> 12 & !0xff);
+    let file = format!("{:02x}:{:02x}:{}", major, minor & 0xffff_ffff, file.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 4711 00:1a:1234 0 EOF
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[_, "FLOCK", _, _, pid, file_of, ..] = &words[..] else { return None };
+        (file_of == file).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
+    })
 }
 
 /// Returns the bytes that other living simulators hold of a device, and removes the files of dead ones. The folder is
@@ -266,6 +309,28 @@ mod tests {
         {
             assert_eq!(folder_name(name), folder);
         }
+    }
+
+    #[test]
+    fn k3_a_lock_that_another_has_for_too_long_is_named_and_what_is_freed_meanwhile_is_given_back() {
+        let root = std::env::temp_dir().join(format!("bursar-stuck-{}", std::process::id()));
+        let [mut one, mut other] = [(); 2].map(|()| SharedUsage::new("stuck", Some(&root), 1));
+        assert!(one.charge(0, 5, 10).expect("a folder") && other.charge(0, 3, 10).expect("a folder"));
+        let path = root.join("sim-stuck").join(LOCK);
+        let lock = File::open(&path).expect("a lock");
+        let mine = File::open(&path).expect("a lock");
+        mine.lock().expect("nobody has it");
+        let refused = locked(&lock, &path, Duration::ZERO).map(drop).expect_err("another has it");
+        let said = refused.to_string();
+        assert!(
+            said.contains(&format!("(pid {}) has had the lock of {}", std::process::id(), path.display())),
+            "{said}"
+        );
+        one.release(0, 5).expect("without the lock");
+        drop(mine);
+        assert_eq!(other.held(0).expect("a folder"), 3);
+        drop((one, other));
+        std::fs::remove_dir(&root).expect("nothing is left in the folder");
     }
 
     #[test]
