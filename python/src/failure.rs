@@ -3,13 +3,14 @@
 //! The exceptions are classes of `bursar/errors.py`. Numbers of an error are attributes of its exception, given by keyword.
 
 use bursar::driver::{DriverChoiceError, DriverError};
-use bursar::error::Holding;
+use bursar::error::{Claim, Holding, Shortage};
 use bursar::fit::FitError;
 use bursar::ledger::LedgerError;
 use bursar::memory::ParseBytesError;
 use bursar::{Bytes, DeviceId, Error};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::cmp::Reverse;
 
 /// The failure of a native function, before it is an exception.
 #[derive(Debug)]
@@ -203,9 +204,7 @@ fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
         Error::OutOfBudget { .. } | Error::OutOfMemory { .. } | Error::Withheld { .. } => {
             set_amounts(error, fields)?;
             fields.set_item("explanation", format!("{error:#}"))?;
-            let holders = error.shortage().map_or(&[][..], |shortage| &shortage.holders);
-            let fields_of = |holding: &Holding| (holding.tag.to_string(), holding.bytes.get(), Some(holding.blocks));
-            set_holders(fields, &holders.iter().map(fields_of).collect::<Vec<_>>())?;
+            set_holders(fields, &error.shortage().map_or_else(Vec::new, holders))?;
             "OutOfMemory"
         }
         Error::InvalidSize { .. } => "InvalidSize",
@@ -240,6 +239,21 @@ fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
         },
         _ => "BursarError",
     })
+}
+
+/// Returns the tags and processes that hold the most under the limit that refused, the largest first. Nothing is in two of them: of
+/// this process there is what none of its tags has.
+fn holders(shortage: &Shortage) -> Vec<HolderFields> {
+    let by_tag = |holding: &Holding| (holding.tag.to_string(), holding.bytes.get(), Some(holding.blocks));
+    let mut holders: Vec<HolderFields> = shortage.holders.iter().map(by_tag).collect();
+    let tagged = shortage.holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
+    let by_process = |claim: &Claim| {
+        let listed = if claim.is_own { tagged } else { Bytes::ZERO };
+        (claim.who(), claim.bytes().saturating_sub(listed).get(), None)
+    };
+    holders.extend(shortage.claims.processes.iter().map(by_process).filter(|(_, bytes, _)| *bytes > 0));
+    holders.sort_by_key(|(_, bytes, _)| Reverse(*bytes));
+    holders
 }
 
 /// Sets the numbers of a refusal for want of memory.

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, GivenBack};
 use crate::size::Size;
-use bursar::error::ExternalError;
+use bursar::error::{Claims, ExternalError};
 use bursar::memory::Account;
 use bursar::{Bytes, Error, ledger};
 use pyo3::exceptions::PyRuntimeWarning;
@@ -168,6 +168,10 @@ impl Account for Drawn {
 
     fn note_refusal(&self, error: &Error) {
         self.reserved().into_iter().for_each(|reserved| reserved.note_refusal(error));
+    }
+
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        self.reserved().and_then(|reserved| reserved.claims(bytes))
     }
 
     fn name(&self) -> Option<String> {

@@ -15,7 +15,7 @@ import bursar
 import pytest
 import standins
 from bursar import _native
-from conftest import Card
+from conftest import PATIENCE, Card, eventually
 from standins import BaseMemory, MemoryPointer, Refused, cupy_allocator, refusal
 
 
@@ -45,6 +45,37 @@ def test_a_limit_refuses_with_numbers_and_holders() -> None:
     assert "freeing `weights`" in error.explanation
     del held
     assert len(bursar.Buffer("500MiB")) == 500 << 20
+
+
+def test_p4_a_refusal_by_the_ledger_names_who_has_the_memory(card: Card) -> None:
+    bursar.use_pool()
+    with bursar.reserve("8GiB", label="mine"), pytest.raises(bursar.OutOfMemory, match="mine.: 8 GiB set aside") as refused:
+        bursar.Buffer("1GiB")
+    assert [holder.bytes for holder in refused.value.holders] == [8 << 30]
+    with bursar.tag("weights"):
+        weights = bursar.Buffer("1GiB")
+    with bursar.reserve("7GiB", label="mine"), pytest.raises(bursar.OutOfMemory) as refused:
+        bursar.Buffer("1GiB")
+    error = refused.value
+    assert [(holder.bytes, holder.blocks) for holder in error.holders] == [(7 << 30, None), (1 << 30, 1)]
+    assert [holder.name.partition(" (")[2] for holder in error.holders] == [f"pid {os.getpid()}) [mine]", ""]
+    assert "[mine]: 1 GiB held, 7 GiB set aside" in error.explanation
+    del weights
+
+
+def test_p4_a_refusal_because_of_the_queue_says_who_waits(card: Card) -> None:
+    bursar.use_pool()
+    share = bursar.reserve("6GiB").wait()
+    waiting = threading.Thread(target=lambda: bursar.reserve("5GiB", timeout=PATIENCE).wait().release())
+    waiting.start()
+    eventually(lambda: len(card.ledger().waiting) == 1, "it waits")
+    with pytest.raises(bursar.OutOfMemory) as refused:
+        bursar.Buffer("1MiB")
+    share.release()
+    waiting.join(PATIENCE)
+    assert f"(pid {os.getpid()}) waits for 5 GiB" in str(refused.value)
+    assert "kept for those who wait" in refused.value.explanation
+    assert [holder.bytes for holder in refused.value.holders] == [6 << 30]
 
 
 def test_a_pool_is_charged_to_a_reservation(card: Card) -> None:

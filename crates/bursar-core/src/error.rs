@@ -1,6 +1,7 @@
 //! The error of every fallible call: numbers as fields, one classifier, no strings to match on.
 
 mod advice;
+mod claims;
 mod external;
 mod limit_name;
 mod shortage;
@@ -9,6 +10,7 @@ mod survey;
 
 pub use advice::Advice;
 pub(crate) use advice::{Refusal, ScopeHoldings};
+pub use claims::{Claim, Claims, WaitingClaim};
 pub use external::ExternalError;
 pub(crate) use limit_name::LimitId;
 pub use limit_name::LimitName;

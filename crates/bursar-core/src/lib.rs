@@ -75,8 +75,8 @@ pub use driver::{
     SimulatedBytes, SimulatedKernel, SimulatedMemory, Status,
 };
 pub use error::{
-    Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
-    StreamMisuse, StreamNumber, Survey, SurveyStep,
+    Advice, Claim, Claims, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result,
+    Shortage, StreamMisuse, StreamNumber, Survey, SurveyStep, WaitingClaim,
 };
 pub use graph::{Capture, ForeignCapture, Graph, GraphMemory};
 pub use inspect::{FencedBlock, Inspector};

@@ -3,6 +3,7 @@
 
 mod account;
 mod available;
+mod claims;
 mod delegation;
 mod ledger;
 mod options;

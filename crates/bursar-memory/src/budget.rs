@@ -37,8 +37,8 @@ pub use on_account::OnAccount;
 pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
-    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Holder, Layer,
-    LimitReading, PartCount, Record, Refused, Result, Stream, Survey, SurveyStep, forward_holder,
+    Account, Action, AllocTag, Bytes, Claims, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error,
+    Holder, Layer, LimitReading, PartCount, Record, Refused, Result, Stream, Survey, SurveyStep, forward_holder,
     forward_memory_resource,
 };
 use std::fmt;
@@ -301,6 +301,9 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Returns how the limit stands.
     fn reading(&self, inner: &(impl Holder + ?Sized)) -> LimitReading;
+
+    /// Returns who stands against `bytes` that were refused, where others decide.
+    fn claims(&self, bytes: Bytes) -> Option<Claims>;
 }
 
 /// Memory under a budget; [`GlobalDeviceBudget`] makes it.
@@ -397,6 +400,7 @@ impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
     fn survey(&self, survey: &mut Survey) {
         let mut reading = self.policy.reading(&*self.inner);
         reading.counts = self.count.get().is_some_and(PartCount::is_counting);
+        reading.claims = survey.refused_by(&reading.name).and_then(|bytes| self.policy.claims(bytes));
         survey.add(SurveyStep::Limit(reading));
         self.inner.survey(survey);
     }

@@ -5,6 +5,6 @@
 
 #[doc(inline)]
 pub use bursar_core::{
-    Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
-    StreamMisuse, StreamNumber, Survey, SurveyStep, explain,
+    Advice, Claim, Claims, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result,
+    Shortage, StreamMisuse, StreamNumber, Survey, SurveyStep, WaitingClaim, explain,
 };

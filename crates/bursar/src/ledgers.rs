@@ -1,6 +1,6 @@
 //! The ledgers of a program's devices.
 
-use bursar_core::{Account, Admission, Bytes, DeviceContext, Error, Result, UsageView};
+use bursar_core::{Account, Admission, Bytes, Claims, DeviceContext, Error, Result, UsageView};
 use bursar_ledger::{Ledger, LedgerError, ProcessUsage, Reclaimer, Reservation, Tenant, UsagePublisher};
 use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use std::cmp::Reverse;
@@ -167,6 +167,9 @@ impl<A: Account, K: fmt::Debug + Send + Sync> Account for StackAccount<A, K> {
     }
     fn note_refusal(&self, error: &Error) {
         self.account.note_refusal(error);
+    }
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        self.account.claims(bytes)
     }
     fn name(&self) -> Option<String> {
         self.account.name()

@@ -1,8 +1,9 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
+use bursar::error::Shortage;
 use bursar::fit::Spec;
-use bursar::ledger::{RefusalReason, Reservation, Subject, UsageReading};
-use bursar::memory::{Admission, ObservedResource};
+use bursar::ledger::{RefusalReason, Reservation, ReserveOptions, Subject, UsageReading};
+use bursar::memory::{Account, Admission, ObservedResource};
 use bursar::prelude::*;
 use bursar::sim::{Random, Sim};
 use std::process::Command;
@@ -336,4 +337,60 @@ fn m5_a_program_with_a_share_shows_once_what_it_uses() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
     drop((share, ledger, context));
     std::fs::remove_dir_all(folder).expect("its own");
+}
+
+/// Whoever is refused by an account learns who has the memory that it draws on: of the whole ledger, of a tenant that is at its
+/// ceiling, or of a reservation that is used up, and who waits where what is free is kept for others.
+#[test]
+fn p4_a_refusal_by_the_ledger_names_who_has_the_memory_and_who_waits_for_it() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let ledger = ledgers.of(&context).expect("a ledger");
+    let stream = context.create_stream(0).expect("a stream");
+    let memory = pool(&ledgers, &context);
+    let refused = |memory: &dyn DeviceMemoryResource, bytes: Bytes| {
+        let refused = memory.allocate(bytes.get(), 256, stream, tag!("batch")).expect_err("it does not fit");
+        let shortage = refused.shortage().expect("an explanation").clone();
+        (shortage, refused.to_string(), format!("{refused:#}"))
+    };
+    let me = |shortage: &Shortage| {
+        let [claim] = &shortage.claims.processes[..] else { panic!("{shortage}") };
+        assert_eq!((claim.pid, claim.is_own), (std::process::id(), true));
+        (claim.held, claim.set_aside, claim.labels.clone())
+    };
+
+    let aside = ledger.reserve_with(Bytes::gib(6), &ReserveOptions::new().label("mine")).expect("room");
+    let (shortage, line, lines) = refused(&memory, Bytes::gib(3));
+    assert_eq!(me(&shortage), (Bytes::ZERO, Bytes::gib(6), vec!["mine".to_owned()]));
+    assert!(shortage.claims.waiting.is_empty(), "{shortage}");
+    assert!(line.ends_with("[mine]: 6 GiB set aside") && lines.contains("[mine]: 6 GiB set aside"), "{line}\n{lines}");
+
+    let mut waiting = std::pin::pin!(ledger.reserve_async_with(Bytes::gib(5), ReserveOptions::new()));
+    let mut polled = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut polled).is_pending(), "2 GiB are left");
+    let (shortage, line, _) = refused(&memory, Bytes::gib(1));
+    let [first] = &shortage.claims.waiting[..] else { panic!("{shortage}") };
+    assert_eq!((first.pid, first.bytes), (std::process::id(), Bytes::gib(5)));
+    assert!(line.contains("kept for those who wait") && line.ends_with("waits for 5 GiB"), "{line}");
+
+    drop(aside);
+    let granted = waiting.as_mut().poll(&mut polled);
+    assert!(granted.is_ready(), "6 GiB came back");
+    drop(granted);
+    ledger.tenant("batch").expect("room").configure(Bytes::ZERO, Bytes::gib(2)).expect("it fits");
+    let aside = ledger.reserve(Bytes::gib(1)).expect("room");
+    let tenant = pool(&ledgers.tenant("batch"), &context);
+    let block = tenant.allocate(1 << 30, 256, stream, tag!("weights")).expect("room");
+    let (shortage, ..) = refused(&tenant, Bytes::gib(2));
+    assert_eq!(me(&shortage), (Bytes::gib(1), Bytes::ZERO, vec![]), "what others have is not in its way");
+    tenant.deallocate(block, stream).expect("its own");
+
+    let used_up = Arc::new(ledger.reserve(Bytes::gib(2)).expect("room"));
+    let budget = GlobalDeviceBudget::shared(used_up.clone());
+    let drawn = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
+    let drawn = drawn.build(&context).expect("a stack");
+    used_up.charge(Bytes::gib(1)).expect("room");
+    let (shortage, ..) = refused(&drawn, Bytes::mib(1536));
+    assert_eq!(me(&shortage), (Bytes::gib(1), Bytes::gib(1), vec![]), "what was set aside beside it is not in its way");
+    used_up.release(Bytes::gib(1));
+    drop(aside);
 }

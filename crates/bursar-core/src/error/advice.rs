@@ -15,7 +15,7 @@
 
 use super::limit_name::LimitId;
 use super::survey::{LimitReading, PoolFigures, Survey, SurveyStep};
-use super::{Holding, LimitName};
+use super::{Claim, Claims, Holding, LimitName, WaitingClaim};
 use crate::{AllocTag, Bytes, MIN_ALIGN};
 use std::fmt;
 
@@ -61,8 +61,61 @@ pub enum Advice {
         /// The bytes that the holders named hold: zero where there are none; `None` where nobody counts.
         listed: Option<Bytes>,
     },
+    /// So much more is needed, of an account that processes draw on.
+    Held {
+        /// The bytes that were missing.
+        missing: Bytes,
+        /// The bytes that the holders named hold; `None` where nobody counts.
+        listed: Option<Bytes>,
+        /// The process that has the most.
+        most: Box<Claim>,
+    },
+    /// So much more is needed, of a device that programs without an account use the most of.
+    Unmanaged {
+        /// The bytes that were missing.
+        missing: Bytes,
+        /// The bytes that the holders named hold; `None` where nobody counts.
+        listed: Option<Bytes>,
+        /// The bytes that those programs use.
+        bytes: Bytes,
+    },
+    /// There is room, and it is kept for those whose turn comes first.
+    Queued {
+        /// The bytes that the holders named hold; `None` where nobody counts.
+        listed: Option<Bytes>,
+        /// The first that waits.
+        first: Box<WaitingClaim>,
+        /// The number of requests that wait behind it.
+        behind: usize,
+    },
     /// The numbers could not be read.
     Unknown,
+}
+
+impl Advice {
+    /// Returns the bytes that the holders named hold, where they are counted and are not enough.
+    pub(crate) const fn listed(&self) -> Option<Bytes> {
+        match self {
+            Self::AtLeast { listed, .. }
+            | Self::Held { listed, .. }
+            | Self::Unmanaged { listed, .. }
+            | Self::Queued { listed, .. } => *listed,
+            _ => None,
+        }
+    }
+
+    /// Says who stands against the request, where nothing else is known to help.
+    pub(crate) fn with_claims(self, claims: &Claims) -> Self {
+        let Self::AtLeast { missing, listed } = self else { return self };
+        let most = claims.processes.first();
+        match claims.waiting.split_first() {
+            Some((first, behind)) => Self::Queued { listed, first: Box::new(first.clone()), behind: behind.len() },
+            None if claims.unmanaged > most.map_or(Bytes::ZERO, Claim::bytes) => {
+                Self::Unmanaged { missing, listed, bytes: claims.unmanaged }
+            }
+            None => most.map_or(self, |most| Self::Held { missing, listed, most: Box::new(most.clone()) }),
+        }
+    }
 }
 
 impl fmt::Display for Advice {
@@ -93,6 +146,16 @@ impl fmt::Display for Advice {
             Self::AtLeast { missing, listed: Some(_) } => write!(f, "at least {missing} more are needed"),
             Self::AtLeast { missing, listed: None } => {
                 write!(f, "at least {missing} more are needed, and nobody counts who holds what")
+            }
+            Self::Held { missing, most, .. } => {
+                write!(f, "at least {missing} more are needed; the largest holder is {most}")
+            }
+            Self::Unmanaged { missing, bytes, .. } => {
+                write!(f, "at least {missing} more are needed; programs without an account use {bytes}")
+            }
+            Self::Queued { first, behind, .. } => {
+                write!(f, "what is free is kept for those who wait: {first}")?;
+                if *behind > 0 { write!(f, ", and {behind} more behind it") } else { Ok(()) }
             }
             Self::Unknown => f.write_str("what is missing is unknown"),
         }

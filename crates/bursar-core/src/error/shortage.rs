@@ -1,6 +1,6 @@
 //! The explanation of a refusal for want of memory: who holds what, and what would have had to be freed.
 
-use super::{Advice, LimitName};
+use super::{Advice, Claims, LimitName};
 use crate::{AllocTag, Bytes, DeviceId};
 use std::fmt;
 
@@ -122,6 +122,9 @@ pub struct Shortage {
     /// The bytes in use under the limit that no holder named here has: of other tags, of layers that nobody counts, or
     /// of other processes. Absent where that is not known.
     pub unlisted: Option<Bytes>,
+    /// Who has the memory under the limit that refused, this process included, and who waits for it, at most ten of each. Empty where
+    /// the limit is not an account's, or that is not known.
+    pub claims: Claims,
     /// The advice that follows.
     pub advice: Advice,
 }
@@ -142,6 +145,7 @@ impl Shortage {
             largest_free_run: None,
             holders: Vec::new(),
             unlisted: None,
+            claims: Claims { processes: Vec::new(), waiting: Vec::new(), unmanaged: Bytes::ZERO },
             advice: Advice::Unknown,
         }
     }
@@ -179,7 +183,7 @@ impl fmt::Display for Shortage {
         }
         match (self.holders.is_empty(), &self.advice) {
             (false, _) => writeln!(f, "  holders")?,
-            (true, Advice::AtLeast { listed: Some(_), .. }) => writeln!(f, "  holders           none")?,
+            (true, advice) if advice.listed().is_some() => writeln!(f, "  holders           none")?,
             (true, _) => writeln!(f, "  holders           unknown")?,
         }
         for holding in &self.holders {
@@ -187,6 +191,22 @@ impl fmt::Display for Shortage {
         }
         if let Some(unlisted) = self.unlisted.filter(|unlisted| *unlisted > Bytes::ZERO && !self.holders.is_empty()) {
             writeln!(f, "    not listed: {unlisted}")?;
+        }
+        let Claims { processes, waiting, unmanaged } = &self.claims;
+        if !processes.is_empty() || *unmanaged > Bytes::ZERO {
+            writeln!(f, "  processes")?;
+        }
+        for process in processes {
+            writeln!(f, "    {process}")?;
+        }
+        if *unmanaged > Bytes::ZERO {
+            writeln!(f, "    programs without an account: {unmanaged}")?;
+        }
+        if !waiting.is_empty() {
+            writeln!(f, "  waiting")?;
+        }
+        for request in waiting {
+            writeln!(f, "    {request}")?;
         }
         write!(f, "  {}", self.advice)
     }

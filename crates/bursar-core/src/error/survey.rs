@@ -1,7 +1,7 @@
 //! Facts about the memory that a refused request went to: the limits on its way, the pool and the leaf.
 
 use super::limit_name::LimitId;
-use super::{LimitName, MemoryUsage};
+use super::{Claims, LimitName, MemoryUsage};
 use crate::Bytes;
 
 /// The limits, pools and leaves on the way of a request, the outermost first, as they stand at a moment.
@@ -22,6 +22,8 @@ pub struct Survey {
     steps: Vec<SurveyStep>,
     /// True if only the way is of interest.
     is_path: bool,
+    /// The limit that refused, and what was asked of it, where that is what the survey is made for.
+    refusal: Option<(LimitName, Bytes)>,
 }
 
 /// One step on the way of a request.
@@ -71,17 +73,19 @@ pub struct LimitReading {
     pub ends_at_free: bool,
     /// True if the limit counts by tag what it granted.
     pub counts: bool,
+    /// Who has the memory that the limit is about, where it refused and others decide.
+    pub claims: Option<Claims>,
 }
 
 impl LimitReading {
     /// Makes a reading of a limit that has `used` of `limit` in use, and whose charges end when the memory is free.
     pub const fn new(name: LimitName, limit: Bytes, used: Bytes) -> Self {
-        Self { name, figures: Some((limit, used)), ends_at_free: false, counts: false }
+        Self { name, figures: Some((limit, used)), ends_at_free: false, counts: false, claims: None }
     }
 
     /// Makes a reading of a limit that somebody else keeps.
     pub const fn unknown(name: LimitName) -> Self {
-        Self { name, figures: None, ends_at_free: false, counts: false }
+        Self { name, figures: None, ends_at_free: false, counts: false, claims: None }
     }
 
     /// Returns what would have to be free for `requested` to fit: zero if it does; `None` where that is not known.
@@ -148,6 +152,18 @@ impl Survey {
         let mut survey = Self { is_path: true, ..Self::default() };
         fill(&mut survey);
         survey
+    }
+
+    /// Makes a survey of the memory that refused `requested` bytes by the limit of that name, or by none.
+    pub(crate) fn of_refusal(refusal: Option<(LimitName, Bytes)>, fill: impl FnOnce(&mut Self)) -> Self {
+        let mut survey = Self { refusal, ..Self::default() };
+        fill(&mut survey);
+        survey
+    }
+
+    /// Returns what was asked of the limit of that name, if it is the one that refused: then it is worth asking who has its memory.
+    pub fn refused_by(&self, limit: &LimitName) -> Option<Bytes> {
+        self.refusal.as_ref().filter(|(name, _)| name == limit).map(|(_, requested)| *requested)
     }
 
     /// Returns whether the figures matter, so that it is worth asking the driver how far streams have come.

@@ -1,6 +1,6 @@
 //! Accounts, which memory is charged to.
 
-use crate::{Bytes, Error, Result, is_interrupted};
+use crate::{Bytes, Claims, Error, Result, is_interrupted};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,6 +71,13 @@ pub trait Account: fmt::Debug + Send + Sync {
         let _ = error;
     }
 
+    /// Returns who stands against a charge of `bytes` that was refused: who has the memory, and whose turn comes first. `None`
+    /// where that is not known. Asked once for a refusal, to explain it.
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        let _ = bytes;
+        None
+    }
+
     /// Returns the name that refusals give the account; `None` for one without a name.
     fn name(&self) -> Option<String> {
         None
@@ -96,6 +103,9 @@ macro_rules! forward_account {
             }
             fn note_refusal(&self, error: &Error) {
                 (**self).note_refusal(error);
+            }
+            fn claims(&self, bytes: Bytes) -> Option<Claims> {
+                (**self).claims(bytes)
             }
             fn name(&self) -> Option<String> {
                 (**self).name()

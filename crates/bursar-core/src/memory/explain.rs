@@ -2,7 +2,7 @@
 //!
 //! Limits and leaves refuse with exact numbers; the pool and the crates above turn that into a [`Shortage`], once, off
 //! the hot path. It is about the whole request, however many frames that was to be made of, and about what is under the
-//! limit that refused: nobody else's memory would help.
+//! limit that refused: nobody else's memory would help. Where that is an account's, the account says who has its memory.
 
 use crate::error::{Refusal, ScopeHoldings};
 use crate::observe::GraphCount;
@@ -33,7 +33,11 @@ pub fn explain(
     if !matches!(refused, Error::OutOfBudget { .. } | Error::OutOfMemory { .. }) {
         return refused;
     }
-    let survey = Survey::of(survey);
+    let refusal = match &refused {
+        Error::OutOfBudget { by: Some(by), requested, .. } => Some((by.clone(), *requested)),
+        _ => None,
+    };
+    let survey = Survey::of_refusal(refusal, survey);
     let mut shortage = Shortage::new(context.device(), requested);
     if let Ok(MemoryInfo { free, total }) = context.driver().memory(context.device()) {
         (shortage.free, shortage.total) = (Some(free), Some(total));
@@ -109,6 +113,12 @@ fn by_limit(
         advice => advice,
     };
     shortage.holders = holders.to_vec();
+    if let Some(claims) = &reading.claims {
+        shortage.advice = std::mem::replace(&mut shortage.advice, Advice::Unknown).with_claims(claims);
+        shortage.claims = claims.clone();
+        shortage.claims.processes.truncate(HOLDERS);
+        shortage.claims.waiting.truncate(HOLDERS);
+    }
 }
 
 /// Explains the refusal of a device. Whoever else uses it may take what is freed, and what the driver makes of it is its

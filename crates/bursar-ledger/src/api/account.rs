@@ -9,7 +9,7 @@ use crate::format::node;
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::announce_account;
-use bursar_core::{Account, Bytes, Error, Result, is_interrupted};
+use bursar_core::{Account, Bytes, Claims, Error, Result, is_interrupted};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -225,6 +225,10 @@ impl Account for LedgerAccount {
         };
         let shortfall = Shortfall { remaining: remaining.get(), limit: limit.get(), reason };
         self.ledger.attachment.tell_refusal(self.key, requested, shortfall);
+    }
+
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        self.read_claims(bytes)
     }
 
     /// Returns the name of the tenant, or says that it is the ledger's default one.

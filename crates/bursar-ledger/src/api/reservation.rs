@@ -6,7 +6,7 @@ use crate::book::{BYTES_MAX, LockedBook, NodeKey};
 use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
-use bursar_core::{Account, Bytes, Error, Result};
+use bursar_core::{Account, Bytes, Claims, Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,6 +218,10 @@ impl Account for Reservation {
 
     fn note_refusal(&self, error: &Error) {
         self.account.note_refusal(error);
+    }
+
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        self.account.claims(bytes)
     }
 
     fn name(&self) -> Option<String> {

@@ -55,6 +55,13 @@ impl<W: Words> LockedBook<'_, W> {
         at
     }
 
+    /// Returns whether a node is `top` or lies below it.
+    pub(super) fn is_below(&self, node: usize, top: usize) -> bool {
+        // The loop ends in a damaged tree too.
+        let mut way = std::iter::successors(Some(node), |&at| (at != 0).then(|| self.parent(at)));
+        top == 0 || way.by_ref().take(self.book.layout.nodes).any(|at| at == top)
+    }
+
     /// Returns the children of a node.
     pub fn children(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
         self.nodes().filter(move |&node| {

@@ -158,12 +158,17 @@ impl<W: Words> LockedBook<'_, W> {
     /// Returns the bytes that each process holds and the bytes that it has set aside and not drawn, by slot, in one look at the
     /// table. Nothing is settled: what was returned without the lock is counted where it will be.
     pub fn sums_by_process(&self) -> Vec<(u64, u64)> {
+        self.sums_by_process_below(0)
+    }
+
+    /// Returns the sums of [`Self::sums_by_process`] for what lies below a node, the node included.
+    pub fn sums_by_process_below(&self, top: usize) -> Vec<(u64, u64)> {
         let mut sums = vec![(0u64, 0u64); self.book.layout.processes];
         let children = self.totals_of_children();
         for node in self.nodes() {
             let (kind, owner) = (self.field(node, node::KIND), self.field(node, node::OWNER) as usize);
             let Some((held, undrawn)) = owner.checked_sub(1).and_then(|slot| sums.get_mut(slot)) else { continue };
-            if kind == FREE {
+            if kind == FREE || !self.is_below(node, top) {
                 continue;
             }
             let own = self.field(node, node::TOTAL).saturating_sub(children[node]);

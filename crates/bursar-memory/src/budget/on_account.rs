@@ -3,7 +3,7 @@
 use super::account_charge::{AccountCharge, AccountError};
 use super::refusals::ToldAccount;
 use super::{ChargePolicy, GlobalDeviceBudgetResource};
-use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, LimitName, LimitReading, Result};
+use bursar_core::{Account, Bytes, Claims, DeviceContext, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +122,10 @@ impl ChargePolicy for OnAccount {
     /// Returns no figures: others draw on the account too.
     fn reading(&self, _: &(impl Holder + ?Sized)) -> LimitReading {
         LimitReading::unknown(self.name.clone())
+    }
+
+    fn claims(&self, bytes: Bytes) -> Option<Claims> {
+        self.account.claims(bytes)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::charge::{Charge, ChargeError};
 use super::{ChargePolicy, GlobalDeviceBudgetResource};
-use bursar_core::{Bytes, DeviceContext, DeviceId, Error, Holder, LimitName, LimitReading, Result};
+use bursar_core::{Bytes, Claims, DeviceContext, DeviceId, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -90,6 +90,10 @@ impl ChargePolicy for OwnLimit {
 
     fn reading(&self, inner: &(impl Holder + ?Sized)) -> LimitReading {
         LimitReading::new(self.name.clone(), Bytes(self.charge.limit()), self.charged(inner))
+    }
+
+    fn claims(&self, _: Bytes) -> Option<Claims> {
+        None
     }
 }
 
