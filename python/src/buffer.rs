@@ -9,7 +9,7 @@ use crate::pool_streams::{self, Life};
 use crate::size::Size;
 use crate::statistics::tag_of_context;
 use bursar::driver::RawStream;
-use bursar::memory::DeviceBlock;
+use bursar::memory::{DeviceBlock, DevicePtr};
 use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
@@ -74,9 +74,15 @@ impl BufferMemory {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses a use of memory that sleeps, where others would find nothing at its address.
+    fn check_awake(&self) -> Result<(), Failure> {
+        pool::check_not_forked()?;
+        Ok(self.device.context.check_awake(DevicePtr(self.ptr))?)
+    }
+
     /// Has a stream come after what the memory's own stream was given, and its free after what the stream is given.
     fn share_with(&self, raw: u64) -> Result<(), Failure> {
-        pool::check_not_forked()?;
+        self.check_awake()?;
         let context = &self.device.context;
         let home = self.block().as_ref().map_or(context.default_stream(), DeviceBlock::stream);
         let stream = self.device.streams.adopt(context, raw, Life::Ending)?;
@@ -228,10 +234,12 @@ impl Buffer {
 
     /// The CUDA array interface, version 3.
     #[getter(__cuda_array_interface__)]
-    fn cuda_array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn cuda_array_interface<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         if self.is_simulated() {
-            return Err(PyAttributeError::new_err("the device is simulated: other libraries cannot use its memory"));
+            let why = "the device is simulated: other libraries cannot use its memory";
+            return Err(PyAttributeError::new_err(why).into());
         }
+        self.memory.check_awake()?;
         let fields = PyDict::new(py);
         fields.set_item("shape", (self.memory.bytes,))?;
         fields.set_item("typestr", "|u1")?;
@@ -266,7 +274,7 @@ impl Buffer {
             return Err(PyBufferError::new_err("a buffer is handed over as it is, where it is").into());
         }
         match stream {
-            Some(-1) => {}
+            Some(-1) => self.memory.check_awake()?,
             Some(0) => {
                 return Err(
                     PyValueError::new_err("a stream of 0 could be either default stream: the legacy one is 1").into()

@@ -104,6 +104,29 @@ for wrong in ({{"copy": True}}, {{"dl_device": (1, 0)}}):
     assert printed.split() == ["refused"] * 4
 
 
+def test_z9_memory_that_sleeps_is_handed_to_nobody(cuda: Card) -> None:  # noqa: F811
+    printed = cuda.run("""
+import bursar
+buffer = bursar.Buffer("1MiB")
+uses = (
+    lambda: buffer.to_bytes(),
+    lambda: buffer.record_stream(1),
+    lambda: buffer.__cuda_array_interface__,
+    lambda: buffer.__dlpack__(),
+    lambda: buffer.__dlpack__(stream=1),
+    lambda: buffer.__dlpack__(stream=-1),
+)
+for use in uses: use()
+bursar.sleep()
+for use in uses:
+    try: use()
+    except bursar.Asleep: print("asleep")
+bursar.wake()
+for use in uses: use()
+""")
+    assert printed.split() == ["asleep"] * 6
+
+
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 @pytest.mark.parametrize("named", [True, False])
 def test_y5_memory_is_freed_after_the_stream_it_was_handed_over_on(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import bursar
@@ -44,6 +45,25 @@ def test_z9_what_is_dropped_while_it_sleeps_is_free_when_it_wakes() -> None:
     bursar.wake()
     bursar.trim()
     assert held() == 0
+
+
+def test_z9_memory_that_sleeps_is_given_to_no_other_stream() -> None:
+    with bursar.tag("weights"):
+        weights = bursar.Buffer("8MiB")
+    cache = bursar.Buffer("4MiB")
+    bursar.sleep("weights")
+    uses: tuple[Callable[[bursar.Buffer], object], ...] = (
+        bursar.Buffer.to_bytes,
+        lambda buffer: buffer.copy_from(b"bytes"),
+        lambda buffer: buffer.record_stream(1),
+    )
+    for use in uses:
+        with pytest.raises(bursar.Asleep):
+            use(weights)
+        use(cache)
+    bursar.wake("weights")
+    for use in uses:
+        use(weights)
 
 
 def test_z5_a_tag_sleeps_while_others_are_used() -> None:
