@@ -121,24 +121,19 @@ def tag(name: str) -> Generator[None, None, None]:
     """Names what this thread allocates in the block, whichever library asks for it.
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
-    PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good.
+    PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good. Blocks may overlap,
+    as those of generators do: the one that was entered last and has not ended counts, wherever it ends.
 
     Each task of an event loop names its own buffers. Other libraries know of threads alone: what they allocate after an ``await`` in
     the block has the name that another task may have given meanwhile, or none.
     """
     if not isinstance(name, str):
         raise TypeError(f"a tag is text, not {type(name).__name__}")
-    variable = _native.tag_variable()
-    # First, because it refuses what cannot be a name, and nothing is named then.
-    _native.set_tag(name)
-    token = variable.set(name)
+    block = _native.TagBlock.enter(name)
     try:
         yield
     finally:
-        # An asynchronous generator may be closed in another context than its own, which has no name to take back.
-        with contextlib.suppress(ValueError):
-            variable.reset(token)
-        _native.set_tag(variable.get())
+        block.leave()
 
 
 def trim() -> int:

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use crate::pool_streams::{self, Life};
 use crate::size::Size;
-use crate::statistics::tag_of_context;
+use crate::tags;
 use bursar::driver::RawStream;
 use bursar::memory::{DeviceBlock, DevicePtr};
 use bursar::stream::AdoptedStream;
@@ -140,7 +140,7 @@ impl Buffer {
     ) -> Result<Self, Failure> {
         let raw = stream.map_or(Ok(0), raw_handle)?;
         let pool = pool::current_or_default(|| Machine::get(py))?;
-        let tag = tag_of_context(py)?;
+        let tag = tags::of_context(py)?;
         let memory = py.detach(|| {
             let of_thread = pool::set_tag(tag);
             let number = device.map_or_else(|| pool.default_device().0, |device| device.0);

@@ -11,6 +11,7 @@
 //! - `machine`: the driver and the devices of this process, opened when they are first needed.
 //! - `devices`: the devices, listed; `ledger`: who holds what of each; `fit`: how many workers fit.
 //! - `command`: the command `bursar`, run by the interpreter.
+//! - `tags`: the names of what is allocated.
 //! - `reservation`: memory that is set aside; `waiting`: a request for it; `share`: that of a worker of `bursar run`.
 
 mod asked;
@@ -39,6 +40,7 @@ mod share;
 mod size;
 mod sleep;
 mod statistics;
+mod tags;
 mod throw;
 mod torch;
 mod torch_capture;
@@ -80,7 +82,9 @@ mod _native {
     #[pymodule_export]
     use super::sleep::{sleep, sleep_state, wake};
     #[pymodule_export]
-    use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, tag_variable, trim, use_pool};
+    use super::statistics::{Log, device_count, memory_info, pool_statistics, trim, use_pool};
+    #[pymodule_export]
+    use super::tags::TagBlock;
     #[pymodule_export]
     use super::torch::{
         torch_blocks, torch_check_captures, torch_counts, torch_fraction, torch_functions, torch_ranges,

@@ -83,7 +83,7 @@ pub(crate) struct PoolDevice {
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 /// One library at a time makes or replaces the pool.
 static MAKING: Mutex<()> = Mutex::new(());
-/// Counts what makes remembered streams invalid: another pool, and the end of a stream.
+/// Counts what makes remembered streams invalid: another pool, the end of a stream, and of a tag's block on another thread.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 /// Set in a child that was forked: whatever the pool's other threads were doing, they are not here.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
@@ -104,7 +104,7 @@ pub(crate) fn tag() -> AllocTag {
     TAG.get()
 }
 
-/// Has the threads look their streams up again.
+/// Has the threads look their streams, and their tags, up again.
 pub(crate) fn forget_streams() {
     EPOCH.fetch_add(1, Ordering::Release);
 }

@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use crate::pool;
 use crate::pool_book::Held;
 use crate::pool_requests;
+use crate::tags;
 use bursar::{DeviceId, Error};
 use pyo3::prelude::*;
 
@@ -20,6 +21,7 @@ pub(crate) fn stream_ends(py: Python<'_>, handle: u64) {
 #[pyfunction]
 pub(crate) fn allocate_anywhere(py: Python<'_>, bytes: u64, device: u32) -> Result<u64, Failure> {
     pool::current_or_default(|| Machine::get(py))?;
+    tags::refresh();
     let attempt = || {
         let device = pool::current().ok_or(Error::NoDevice)?.device(DeviceId(device))?;
         let block = device.allocate_anywhere(bytes)?;

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::pool::{Pool, PoolDevice, current, epoch, forget_streams, opened, retrying};
 use crate::pool_book::Held;
 use crate::pool_streams::Life;
+use crate::tags;
 use bursar::{DeviceId, Error, Stream};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -51,6 +52,7 @@ pub(crate) fn find(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDe
 #[inline(never)]
 fn find_slowly(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
     let epoch = epoch();
+    tags::refresh();
     let device = current().ok_or(Failure::Memory(Error::NoDevice))?.device(DeviceId(number))?;
     let stream = device.streams.adopt(&device.context, raw, life)?;
     if device.captures.load(Ordering::Acquire) > 0 {

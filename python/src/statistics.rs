@@ -9,13 +9,11 @@ use crate::pool_logs::logs;
 use crate::reservation::Reservation;
 use crate::size::Size;
 use crate::sleep;
-use bursar::memory::AllocTag;
 use bursar::observe::{Counts, Logging, Observer};
 use bursar::{Bytes, DeviceId};
 use pyo3::exceptions::{PyOSError, PyTimeoutError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList};
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -39,42 +37,6 @@ pub(crate) fn use_pool(
 #[pyfunction]
 pub(crate) fn device_count(py: Python<'_>) -> Result<u32, Failure> {
     Ok(Machine::get(py)?.device_count())
-}
-
-/// Sets the tag of what this thread allocates; returns the one before.
-#[pyfunction]
-pub(crate) fn set_tag(name: Option<&str>) -> &'static str {
-    pool::set_tag(name.map_or(AllocTag::UNTAGGED, AllocTag::intern)).name()
-}
-
-/// The name of what a context of Python allocates: each task of an event loop has its own.
-static TAG_VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    let make = || {
-        let none = PyDict::new(py);
-        none.set_item("default", py.None())?;
-        let class = py.import("contextvars")?.getattr("ContextVar")?;
-        Ok::<_, PyErr>(class.call(("bursar.tag",), Some(&none))?.unbind())
-    };
-    Ok(TAG_VARIABLE.get_or_try_init(py, make)?.bind(py))
-}
-
-/// Returns the variable that has the name of what its context allocates, or none.
-#[pyfunction]
-pub(crate) fn tag_variable(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    variable(py).cloned()
-}
-
-/// Returns the tag of what the context of this call allocates. The thread has the tag of whichever task set it last.
-pub(crate) fn tag_of_context(py: Python<'_>) -> PyResult<AllocTag> {
-    let name = variable(py)?.call_method0("get")?;
-    if name.is_none() {
-        return Ok(AllocTag::UNTAGGED);
-    }
-    let name = name.cast::<PyString>().map_err(PyErr::from)?.to_cow()?;
-    let of_thread = pool::tag();
-    Ok(if of_thread.name() == name { of_thread } else { AllocTag::intern(&name) })
 }
 
 /// Gives back to the driver what nobody uses; returns the bytes.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 import bursar
 import pytest
+from bursar import _native
 
 pytestmark = pytest.mark.usefixtures("devices")
 
@@ -103,3 +104,59 @@ def test_a_name_that_is_refused_names_nothing() -> None:
     kept.append(bursar.Buffer(4096))
     assert counted()["fine"] == 1
     kept.clear()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_end_in_any_order_and_on_any_thread(seed: int) -> None:
+    """Of a thread's blocks the last that was entered and has not ended counts, for buffers and for what libraries ask for."""
+    numbers = random.Random(seed)
+
+    def named(name: str) -> Generator[None, None, None]:
+        with bursar.tag(name):
+            yield
+
+    def names() -> list[str]:
+        """Returns the names that a buffer and memory of a library have."""
+        before = counted()
+        buffer = bursar.Buffer(256)
+        of_buffer = counted()
+        address = _native.allocate_anywhere(256, 0)
+        of_library = counted()
+        _native.free_anywhere(address, 0)
+        del buffer
+        return [
+            name
+            for earlier, later in ((before, of_buffer), (of_buffer, of_library))
+            for name in later
+            if later[name] != earlier.get(name, 0)
+        ]
+
+    bursar.Buffer(256)
+    open_blocks: list[tuple[str, Generator[None, None, None]]] = []
+    for number in range(60):
+        if not open_blocks or numbers.randrange(2):
+            name = f"{seed}-{number}"
+            block = named(name)
+            next(block)
+            open_blocks.append((name, block))
+        else:
+            _, block = open_blocks.pop(numbers.randrange(len(open_blocks)))
+            if numbers.randrange(3):
+                block.close()
+            else:
+                found: list[list[str]] = []
+
+                def elsewhere(block: Generator[None, None, None] = block) -> None:
+                    with bursar.tag("elsewhere"):
+                        block.close()
+                        found.append(names())
+
+                thread = threading.Thread(target=elsewhere)
+                thread.start()
+                thread.join()
+                assert found == [["elsewhere"] * 2], f"seed {seed}, step {number}: it ended another thread's block"
+        expected = open_blocks[-1][0] if open_blocks else "untagged"
+        assert names() == [expected] * 2, f"seed {seed}, step {number}"
+    while open_blocks:
+        open_blocks.pop(numbers.randrange(len(open_blocks)))[1].close()
+    assert names() == ["untagged"] * 2, f"seed {seed}"
