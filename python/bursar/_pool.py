@@ -192,7 +192,8 @@ class Log:
 def log(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
     """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
 
-    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. The log ends when it is closed; as a context
+    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. A file that another log of this process
+    is being written to is refused. The log ends when it is closed; as a context
     manager, with its block; and with the interpreter. A file that cannot be opened is an :class:`OSError`, as with :func:`open`.
     """
     return Log(path)

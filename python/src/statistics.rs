@@ -5,7 +5,7 @@ use crate::interruptible::retry;
 use crate::machine::Machine;
 use crate::pinned;
 use crate::pool::{self, PoolDevice, Terms};
-use crate::pool_logs::logs;
+use crate::pool_logs::{InUse, logs};
 use crate::reservation::Reservation;
 use crate::size::Size;
 use crate::sleep;
@@ -67,6 +67,15 @@ pub(crate) struct Log {
     logging: Logging,
 }
 
+impl Drop for Log {
+    fn drop(&mut self) {
+        // In a child that was forked, the lock may be that of a thread that it does not have.
+        if !pool::is_forked() {
+            logs().forget_file(&self.logging);
+        }
+    }
+}
+
 #[pymethods]
 impl Log {
     #[new]
@@ -74,7 +83,11 @@ impl Log {
         let pool = pool::current_or_default(|| Machine::get(py))?;
         py.detach(|| {
             let _reader_stays = read_by_somebody(&path)?;
-            let logging = Logging::to_file(&path).map_err(|error| unopened(&path, &error))?;
+            let opened = logs().open(&path, || Logging::to_file(&path)).map_err(|InUse| {
+                let what = format!("another log of this process is written to {}: close that first", path.display());
+                Failure::Value { what }
+            })?;
+            let logging = opened.map_err(|error| unopened(&path, &error))?;
             let observer: Arc<dyn Observer> = logs().clone();
             pool.observe(observer)?;
             logs().add(logging.clone());
@@ -100,7 +113,10 @@ impl Log {
         pool::check_not_forked()?;
         py.detach(|| logs().remove(&self.logging));
         match retry(py, timeout, |longest| self.logging.close(longest).ok())? {
-            Some(summary) => Ok((summary.written, summary.dropped)),
+            Some(summary) => {
+                logs().forget_file(&self.logging);
+                Ok((summary.written, summary.dropped))
+            }
             None => Err(PyTimeoutError::new_err(format!("the log could not be written within {timeout} s")).into()),
         }
     }

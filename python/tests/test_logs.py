@@ -113,3 +113,16 @@ def test_a_path_of_bytes_is_a_path(tmp_path: Path) -> None:
     with bursar.log(path):
         bursar.Buffer(1000)
     assert b"allocate" in Path(os.fsdecode(path)).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["run.csv", "./run.csv", "link.csv"])
+def test_a_file_that_a_log_is_written_to_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "link.csv").symlink_to("run.csv")
+    with bursar.log(tmp_path / "run.csv"):
+        bursar.Buffer(1000)
+        with pytest.raises(bursar.InvalidValue, match=r"another log of this process is written to .*\.csv"):
+            bursar.log(tmp_path / name)
+    assert "1000" in (tmp_path / "run.csv").read_text()
+    with bursar.log(tmp_path / name) as again:
+        bursar.Buffer(2000)
+    assert again.close() == 2
