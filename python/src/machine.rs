@@ -171,8 +171,23 @@ impl Machine {
         }
         let category = py.import("bursar.errors")?.getattr("SimulatedWarning")?;
         let message = CString::new(format!("using simulated devices ({why})"))?;
-        PyErr::warn(py, &category, &message, 2)
+        PyErr::warn(py, &category, &message, caller_level(py)?)
     }
+}
+
+/// Returns how many frames above this call the program is that uses the package, as a warning's `stacklevel` has it.
+fn caller_level(py: Python<'_>) -> PyResult<i32> {
+    let mut frame = py.import("sys")?.call_method0("_getframe")?;
+    let mut level = 1;
+    while !frame.is_none() {
+        let module: Option<String> = frame.getattr("f_globals")?.call_method1("get", ("__name__",))?.extract()?;
+        if module.is_none_or(|name| name.split('.').next() != Some("bursar")) {
+            break;
+        }
+        frame = frame.getattr("f_back")?;
+        level += 1;
+    }
+    Ok(level)
 }
 
 /// Fails in a child that was forked from the process that opened the devices.

@@ -85,3 +85,29 @@ def test_no_devices_are_not_all_devices() -> None:
     bursar.use_driver("sim", sim_devices="2x8GiB")
     with pytest.raises(bursar.NoDevice, match="devices names none"):
         bursar.fit("1GiB", devices=[])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "bursar.devices()",
+        "bursar.reserve(1).wait()",
+        "asyncio.run(granted())",
+        "bursar.Buffer(1)",
+        "bursar.pinned(1)",
+        "bursar.use_driver('auto')",
+        "bursar.use_pool()",
+    ],
+)
+def test_the_warning_of_simulated_devices_is_about_the_line_that_uses_them(card: Card, call: str) -> None:
+    card.environment["BURSAR_DRIVER"] = "auto"
+    program = f"""
+import asyncio, bursar, warnings
+async def granted():
+    return await bursar.reserve(1)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    {call}
+print([warning.filename for warning in warned], bursar.devices()[0].kind)
+"""
+    assert card.run(program) in ("['<string>'] simulated\n", "[] cuda\n")
