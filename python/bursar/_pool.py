@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from . import _native
 from ._devices import DeviceName, device_index
@@ -69,7 +69,10 @@ class TagStatistics:
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """The pool's memory of one device, in bytes."""
+    """The pool's memory of one device, in bytes.
+
+    Peaks and counts are those of this process on that device: they go on where :func:`use_pool` makes the pool anew.
+    """
 
     device: int
     #: The most that the pool may hold; None if it has no limit of its own.
@@ -80,7 +83,8 @@ class PoolStatistics:
     held_peak: int
     #: What it holds and nobody uses.
     cached: int
-    #: The part of that which work that was submitted may still use.
+    #: The part of that which is not known to be free for every stream: work that was submitted may still use it, or a stream or a thread
+    #: keeps it for what it asks for next, such as the rest of the page that its last block lies in. None of it need have been freed.
     pending: int
     #: What is allocated. What sleeps is, and is not held meanwhile.
     live: int
@@ -215,6 +219,12 @@ class Pinned(_Bytes):
     """Pinned host memory with the buffer protocol, an array of bytes; :func:`pinned` makes it."""
 
     memory: PinnedMemory
+
+    def __new__(cls, *_: object, **__: object) -> NoReturn:
+        raise TypeError("bursar.pinned() makes pinned memory, which has no constructor")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("pinned memory cannot be pickled or copied: bytes(memory) is a copy of what it holds")
 
     def __getitem__(self, place: SupportsIndex | slice) -> Any:
         found = memoryview(self)[place]

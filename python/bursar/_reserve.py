@@ -27,7 +27,7 @@ def reserve(
     timeout: float | None = None,
     tenant: str = "",
     priority: int = NORMAL,
-    label: str = "",
+    label: str | None = None,
 ) -> ReservationRequest:
     """Returns a request to set memory of a device aside, to be entered, awaited or waited for.
 
@@ -48,8 +48,14 @@ def reserve(
 
     Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
     """
+    if not hasattr(priority, "__index__"):
+        names = f"bursar.LOW ({LOW}), bursar.NORMAL ({NORMAL}) and bursar.HIGH ({HIGH}) are some"
+        raise TypeError(f"a priority is a number between 0 and 255, and not {priority!r}; {names}")
     if not 0 <= priority <= 255:
         raise InvalidValue(f"a priority is between 0 and 255, and not {priority!r}; the usual one is {NORMAL}")
+    label = "" if label is None else label
+    if not isinstance(label, str):
+        raise TypeError(f"a label is text, or None, not {type(label).__name__}")
     if "\0" in label:
         raise InvalidValue(f"a label is text without a NUL, and not {label!r}")
     return ReservationRequest(_native.parse_size(size), device, checked_timeout(timeout), tenant, priority, label)

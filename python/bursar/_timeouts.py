@@ -15,9 +15,25 @@ def checked_timeout(timeout: float | None) -> float | None:
     """
     if timeout is not None and (isinstance(timeout, str) or not hasattr(timeout, "__float__")):
         raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout).__name__}")
-    if timeout is not None and not (timeout >= 0 and math.isfinite(timeout)):
-        raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {timeout!r}; None waits without end")
+    if timeout is not None and not (timeout >= 0 and _is_finite(timeout)):
+        raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {_shown(timeout)}; None waits without end")
     return timeout
+
+
+def _shown(timeout: float) -> str:
+    """Returns a number as text, or says that it is too large to be one."""
+    try:
+        text = repr(timeout)
+    except ValueError:
+        return "a number of so many digits"
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _is_finite(timeout: float) -> bool:
+    try:
+        return math.isfinite(timeout)
+    except OverflowError:
+        return False
 
 
 def seconds(timeout: float | None) -> float:

@@ -14,7 +14,7 @@ use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView, PySlice};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The longest piece of an object's bytes that is copied with the interpreter's lock held.
@@ -292,6 +292,12 @@ impl Buffer {
         Ok(dlpack::capsule(py, memory.clone(), addresses, memory.number, is_versioned)?)
     }
 
+    /// Refuses to be pickled, and so to be copied: an address means nothing elsewhere.
+    fn __reduce_ex__(&self, _protocol: &Bound<'_, PyAny>) -> PyResult<()> {
+        let why = "a bursar.Buffer cannot be pickled or copied: to_bytes() returns what it holds";
+        Err(PyTypeError::new_err(why))
+    }
+
     fn __repr__(&self) -> String {
         let simulated = if self.is_simulated() { ", simulated" } else { "" };
         let (bytes, number) = (bursar::Bytes(self.memory.bytes), self.memory.number);
@@ -322,6 +328,9 @@ pub(crate) fn raw_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
     if let Ok(raw) = stream.extract::<u64>() {
         return Ok(raw);
+    }
+    if stream.is_instance_of::<PyInt>() {
+        return Err(Failure::value("the raw handle of a stream is a number from 0 to 2^64 - 1").into());
     }
     if let Ok(protocol) = stream.call_method0("__cuda_stream__") {
         return Ok(protocol.extract::<(u32, u64)>()?.1);

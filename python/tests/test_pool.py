@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import os
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -597,3 +599,34 @@ def test_no_more_was_ever_live_than_was_held() -> None:
         _native.torch_reset_peaks(0)
         [counts] = bursar.statistics()
         assert counts.held == 0 and counts.live_peak <= counts.held_peak, counts
+
+
+@pytest.mark.parametrize("raw", [-1, -2, 1 << 64, 10**30])
+def test_a_number_that_is_no_stream_is_told_what_one_is(raw: int) -> None:
+    with pytest.raises(bursar.InvalidValue, match="a number from 0 to"):
+        bursar.Buffer(1, stream=raw)
+
+
+def test_buffers_and_pinned_memory_are_not_copied_by_accident() -> None:
+    for memory in (bursar.Buffer(64), bursar.pinned(64)):
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="cannot be pickled or copied"):
+                attempt(memory)
+
+
+def test_pinned_memory_has_no_constructor() -> None:
+    for made in (bursar.Pinned, type(bursar.pinned(64))):
+        with pytest.raises(TypeError, match=r"bursar.pinned\(\) makes"):
+            made()
+    assert len(bursar.pinned(64)) == 64
+
+
+def test_the_counts_of_a_device_outlive_its_pool() -> None:
+    bursar.Buffer("4GiB")
+    [before] = bursar.statistics()
+    bursar.use_pool(limit="64MiB")
+    kept = bursar.Buffer(1)
+    [after] = bursar.statistics()
+    assert (after.held_peak, after.live_peak, after.allocations) == (before.held_peak, before.live_peak, before.allocations + 1)
+    assert after.cached == after.pending == after.held - after.live, "the rest of the page is its stream's"
+    del kept

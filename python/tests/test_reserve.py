@@ -389,3 +389,29 @@ def test_a_signal_ends_a_wait_for_the_lock_of_a_stopped_process(card: Card) -> N
             bursar.reserve("1MiB").wait()
         assert time.monotonic() - began < SOON
     assert is_empty(card)
+
+
+def test_a_timeout_that_no_number_of_seconds_is_is_named(card: Card) -> None:
+    for wrong in (10**400, 10**5000, -(10**400), float("inf"), float("nan"), -1):
+        with pytest.raises(bursar.InvalidValue, match="a timeout is a number of seconds") as refused:
+            bursar.reserve(1, timeout=wrong)
+        assert len(str(refused.value)) < 200
+
+
+def test_no_label_is_none(card: Card) -> None:
+    with bursar.reserve(1, label=None) as share:
+        assert share.label == ""
+    wrong: Any
+    for wrong in (5, b"bytes"):
+        with pytest.raises(TypeError, match="a label is text"):
+            bursar.reserve(1, label=wrong)
+
+
+def test_a_priority_that_is_none_is_told_which_there_are(card: Card) -> None:
+    wrong: Any
+    for wrong in ("HIGH", None, 1.5):
+        with pytest.raises(TypeError, match=r"between 0 and 255.*bursar\.HIGH"):
+            bursar.reserve(1, priority=wrong)
+    for wrong in (-1, 256):
+        with pytest.raises(bursar.InvalidValue, match="between 0 and 255"):
+            bursar.reserve(1, priority=wrong)

@@ -219,7 +219,8 @@ pub struct PoolReading {
     pub live: Bytes,
     /// The bytes that nobody uses.
     pub cached: Bytes,
-    /// The part of those that is not known to be done with.
+    /// The part of those that is not known to be free for every stream: freed and not known to be done with, or kept by a stream or a
+    /// thread for its next requests.
     pub pending: Bytes,
     /// The most that lies free in one piece.
     pub largest_free_run: Bytes,
