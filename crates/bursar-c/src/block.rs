@@ -193,7 +193,8 @@ fn find_anew(running: &RunningCall, stack: u64, stream: u64) -> CallResult<(&dyn
 /// `BURSAR_WRITE`.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a block with another address than it was given out with;
-/// `BURSAR_INVALID_STREAM` for a stream of another device; `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked. Nothing is then recorded.
+/// `BURSAR_INVALID_STREAM` for a stream of another device; `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked; `BURSAR_ASLEEP` for a
+/// block that sleeps. Nothing is then recorded.
 /// Threads: any; a call about the same block waits for this one.
 /// Ownership: the block stays the caller's.
 #[unsafe(no_mangle)]

@@ -84,7 +84,7 @@ impl DeviceContext {
     }
 
     /// Records a use that was submitted to `stream` already and that its submitter ordered after the others, without
-    /// any wait.
+    /// any wait. One of a block that [sleeps](crate::Sleeper) is refused.
     pub fn record_block_use(
         self: &Arc<Self>,
         block: &TrackedBlock,
@@ -93,6 +93,7 @@ impl DeviceContext {
     ) -> Result<()> {
         let (uses, stream) = (block.uses(self)?, stream.into());
         let _held = self.hold(stream)?;
+        let _using = self.use_awake_ranges([(block.block().ptr(), 1)])?;
         let number = self.clocks().pass(stream);
         uses.marks().mark(stream, access, number);
         uses.record(stream);

@@ -37,6 +37,7 @@ int main(void) {
         sleep_options.keep_place = (uint32_t)round;
         REQUIRE(bursar_device_sleep(device, &sleep_options, &into.slept) == BURSAR_OK);
         REQUIRE(into.slept.released == BYTES && into.slept.saved == BYTES && into.slept.discarded == 0 && into.slept.kept == 0);
+        REQUIRE(bursar_record_use(block, stream, BURSAR_READ) == BURSAR_ASLEEP);
         REQUIRE(bursar_device_sleep_read(device, &into.sleep) == BURSAR_OK);
         REQUIRE(into.sleep.state == BURSAR_SLEEP_ASLEEP && into.sleep.asleep == BYTES && into.sleep.on_host >= BYTES);
         REQUIRE(bursar_stack_read(stack, &into.stack) == BURSAR_OK && into.stack.held == 0);

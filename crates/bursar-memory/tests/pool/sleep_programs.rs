@@ -488,6 +488,8 @@ fn z9_a_use_that_is_open_is_waited_for_and_the_next_is_refused() {
     rig.pool.sleep(&Heap, &request).expect("nothing is used");
     let refused = rig.context.prepare_block_use(&block, stream, Access::Read).expect_err("it sleeps");
     assert!(matches!(refused, Error::Asleep { .. }), "{refused}");
+    let refused = rig.context.record_block_use(&block, stream, Access::Read).expect_err("it sleeps");
+    assert!(matches!(refused, Error::Asleep { .. }), "{refused}");
     let refused = rig.context.copy_to_host(block.block(), 0, &mut [0; 4], stream).expect_err("it sleeps");
     assert!(matches!(refused, Error::Asleep { .. }), "{refused}");
     rig.pool.wake(&WakeRequest::default()).expect("there is room");
