@@ -74,9 +74,9 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     /// Copies all elements to the host.
     #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut values = vec![T::zeroed(); self.len()];
-        self.read_to_host(&mut values)?;
-        Ok(values)
+        let _call = self.context.enter_call_site();
+        let Some(block) = self.block else { return Ok(vec![T::zeroed(); self.len()]) };
+        block.copy_to_vec(self.context, self.elements.offset(), self.len())
     }
 
     /// Returns the bytes of the elements.

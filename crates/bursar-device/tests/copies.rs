@@ -5,6 +5,7 @@ use bursar_core::{
     Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error, Gate,
     HostFunction, Pattern, Progress, Stack, Status, Stream, StreamMisuse, leaf, tag,
 };
+use bursar_device::Gpu;
 use bursar_sim::{Call, Faults, Sim};
 use std::sync::Arc;
 use std::time::Duration;
@@ -195,6 +196,23 @@ fn t3_a_wait_that_fails_is_tried_again_before_anybody_is_told() {
         assert_eq!(rig.read(&block), [1; LEN]);
         rig.sim.assert_clean();
     }
+}
+
+#[test]
+fn t7_elements_that_are_read_from_a_stream_which_cannot_be_waited_for_are_an_error() {
+    let sim = Sim::seeded(1);
+    let faults = Faults::new(sim.clone());
+    let gpu = Gpu::open(faults.clone(), GPU0, &Stack::new().over(leaf::Async)).expect("a simulated device opens");
+    let stream = gpu.streams().lease().expect("a stream");
+    let buffer = gpu.buffer_from(&[7u32; LEN], &stream, tag!("read")).expect("room");
+    faults.fail_always(Call::StreamSynchronize, Status::NotSupported);
+    let error = DriverError::new("stream_synchronize", GPU0, Status::NotSupported);
+    assert_eq!(buffer.to_vec(), Err(error.into()));
+    faults.heal();
+    assert_eq!(buffer.to_vec(), Ok(vec![7; LEN]));
+    drop((buffer, stream));
+    gpu.close().expect("nothing is held");
+    sim.assert_clean();
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use super::DeviceContext;
 use crate::block::{OUTSIDE, range};
 use crate::{DeviceBlock, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Stream};
+use bytemuck::Pod;
 
 impl DeviceContext {
     /// Writes `src` into the block, `offset` bytes from its start.
@@ -57,6 +58,41 @@ impl DeviceContext {
             // passes a live stream that is ordered after the block's own.
             unsafe { self.driver().copy_to_host(self.device(), raw, dst.as_mut_ptr(), src, bytes) }
         })
+    }
+
+    /// Reads `len` elements `offset` bytes from the start of the block. Where the stream cannot be waited for, their memory is
+    /// leaked, since the copy may yet run: whoever frees the block comes after it.
+    pub(crate) fn copy_to_vec<T: Pod>(
+        &self,
+        block: &DeviceBlock,
+        offset: u64,
+        len: usize,
+        stream: Stream,
+    ) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); len];
+        let dst: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        let (dst, bytes) = (dst.as_mut_ptr(), dst.len() as u64);
+        let src = range(block, offset, bytes)?;
+        let _using = self.use_awake([block.ptr()])?;
+        let mut is_stuck = false;
+        let copied = self.run_until(
+            [block.stream()],
+            bytes,
+            stream,
+            // SAFETY: `src` lies in a block that is borrowed until this has run, and whose free comes after it where it
+            // cannot be waited for; `dst` is this call's own, and is leaked then. `run_until` passes a live stream that is
+            // ordered after the block's own.
+            |raw| unsafe { self.driver().copy_to_host(self.device(), raw, dst, src, bytes) },
+            |raw| {
+                let waited = self.wait_unless_stuck(raw);
+                is_stuck = waited.is_err();
+                waited.unwrap_or_else(Err)
+            },
+        );
+        if is_stuck {
+            std::mem::forget(std::mem::take(&mut values));
+        }
+        copied.map(|()| values)
     }
 
     /// Copies `bytes` from one block of this device to another.
@@ -154,6 +190,18 @@ impl DeviceContext {
         stream: Stream,
         submit: impl FnOnce(RawStream) -> DriverResult<()>,
     ) -> Result<()> {
+        self.run_until(homes, bytes, stream, submit, |raw| self.wait_for(raw))
+    }
+
+    /// Runs as [`run`](Self::run) does, waiting by `wait`.
+    fn run_until<const N: usize>(
+        &self,
+        homes: [Stream; N],
+        bytes: u64,
+        stream: Stream,
+        submit: impl FnOnce(RawStream) -> DriverResult<()>,
+        wait: impl FnOnce(RawStream) -> DriverResult<()>,
+    ) -> Result<()> {
         self.fault().check()?;
         let held = self.hold_for_memory(stream)?;
         for home in homes.into_iter().filter(|home| *home != stream) {
@@ -164,7 +212,7 @@ impl DeviceContext {
         }
         let submitted = submit(held.raw());
         let view = self.clocks().look(stream);
-        let waited = self.wait_for(held.raw()).inspect(|()| self.clocks().completed(stream, &view));
+        let waited = wait(held.raw()).inspect(|()| self.clocks().completed(stream, &view));
         submitted.and(waited).map_err(|error| self.failed(error))
     }
 }

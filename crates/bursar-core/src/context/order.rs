@@ -216,12 +216,18 @@ impl DeviceContext {
     /// device runs nothing any more. Somebody else may have begun to capture the stream meanwhile: then this lasts
     /// until the capture has ended.
     pub(crate) fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
+        self.wait_unless_stuck(raw).unwrap_or_else(|stuck| give_up(&stuck))
+    }
+
+    /// Waits as [`wait_for`](Self::wait_for) does, for one whose host memory can outlive the call. Fails where the stream
+    /// cannot be waited for: what it was given may yet run.
+    pub(crate) fn wait_unless_stuck(&self, raw: RawStream) -> Result<DriverResult<()>, DriverError> {
         let (mut outcome, mut attempts) = (Ok(()), 0);
         while attempts < WAIT_ATTEMPTS {
             // SAFETY: the caller holds the stream.
             match unsafe { self.driver.stream_synchronize(self.device, raw) } {
-                Ok(()) => return outcome,
-                Err(error) if is_final(error.status) => return Err(error),
+                Ok(()) => return Ok(outcome),
+                Err(error) if is_final(error.status) => return Ok(Err(error)),
                 Err(error) if error.status == Status::Capturing => self.wait_for_end_of_capture(raw),
                 Err(error) => {
                     outcome = outcome.and(Err(error));
@@ -230,7 +236,7 @@ impl DeviceContext {
                 }
             }
         }
-        give_up(outcome)
+        outcome.map(Ok)
     }
 
     fn wait_for_end_of_capture(&self, raw: RawStream) {
@@ -291,8 +297,8 @@ impl WaitFailure {
 
 /// Ends the process: the device may yet write to memory that is borrowed here, so neither returning nor unwinding is
 /// sound.
-fn give_up(outcome: DriverResult<()>) -> ! {
-    let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {outcome:?}");
+fn give_up(stuck: &DriverError) -> ! {
+    let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {stuck:?}");
     std::process::abort()
 }
 

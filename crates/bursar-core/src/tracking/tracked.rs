@@ -5,6 +5,7 @@ use crate::{
     Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
     Stream,
 };
+use bytemuck::Pod;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -198,6 +199,16 @@ impl TrackedBlock {
         let home = self.block.stream();
         let using = begun(self, context, home, Access::Read)?;
         let result = context.copy_to_host(&self.block, offset, dst, home);
+        ended(using, result.is_ok());
+        result
+    }
+
+    /// Reads `len` elements as [`copy_to_host`](Self::copy_to_host) does. Where the stream cannot be waited for, their memory is
+    /// leaked, since the copy may yet run.
+    pub fn copy_to_vec<T: Pod>(&self, context: &DeviceContext, offset: u64, len: usize) -> Result<Vec<T>> {
+        let home = self.block.stream();
+        let using = begun(self, context, home, Access::Read)?;
+        let result = context.copy_to_vec(&self.block, offset, len, home);
         ended(using, result.is_ok());
         result
     }
