@@ -1,4 +1,4 @@
-//! Who has the memory that an account draws on, and who waits for it.
+//! Claims on the memory that an account draws on: of those who have it, and of those who wait for it.
 
 use crate::Bytes;
 use std::fmt;
@@ -90,7 +90,7 @@ impl fmt::Display for WaitingClaim {
     }
 }
 
-/// Who stands against a request that an account refused.
+/// The claims that stand against a request which an account refused.
 ///
 /// ```
 /// use bursar::error::Claims;

@@ -122,7 +122,7 @@ pub struct Shortage {
     /// The bytes in use under the limit that no holder named here has: of other tags, of layers that nobody counts, or
     /// of other processes. Absent where that is not known.
     pub unlisted: Option<Bytes>,
-    /// Who has the memory under the limit that refused, this process included, and who waits for it, at most ten of each. Empty where
+    /// The claims on the memory under the limit that refused, those of this process included: at most ten of each kind. Empty where
     /// the limit is not an account's, or that is not known.
     pub claims: Claims,
     /// The advice that follows.

@@ -73,7 +73,7 @@ pub struct LimitReading {
     pub ends_at_free: bool,
     /// True if the limit counts by tag what it granted.
     pub counts: bool,
-    /// Who has the memory that the limit is about, where it refused and others decide.
+    /// The claims on the memory that the limit is about, where it refused and others decide.
     pub claims: Option<Claims>,
 }
 

@@ -1,4 +1,4 @@
-//! Who stands against a charge that was refused.
+//! The claims that stand against a charge which was refused.
 
 use super::LedgerAccount;
 use crate::attachment::{Attachment, LockWait};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The longest that an explanation waits for the lock. Without it there is none.
 const WITHIN: Duration = Duration::from_millis(100);
 
-/// What stands against a charge: the node whose memory is used up, and whether that is kept for those who wait instead.
+/// The obstacle to a charge: the node whose memory is used up, and whether some is left that is kept for those who wait.
 struct Obstacle {
     node: usize,
     is_queue: bool,
