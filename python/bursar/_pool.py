@@ -45,7 +45,7 @@ def use_pool(
     is needed, and devices are opened when they are. Once the reservation is released, the pool does not grow any more, and
     what it has goes back as it is trimmed.
 
-    It can be made anew while nobody has memory of it. Without it, the first library that needs the pool makes it, without a
+    It can be made anew while nobody has memory of it; about 64 KiB of the one before stay until the process ends. Without it, the first library that needs the pool makes it, without a
     limit of its own.
     """
     if reservation is not None and not isinstance(reservation, _native.Reservation):
