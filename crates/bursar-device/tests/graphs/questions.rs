@@ -86,7 +86,7 @@ unsafe impl Driver for StoppingDriver {
     }
 }
 
-/// What a thread does that has a stream asked which is another's.
+/// The work of a thread that has another thread's stream asked.
 type Question = fn(&Gpu, &StreamLease, DeviceBuffer<u8>) -> Result<()>;
 
 /// Captures a stream while another thread has it asked about a buffer of it.

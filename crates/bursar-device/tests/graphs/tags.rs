@@ -7,7 +7,7 @@ use bursar_sim::{Random, Sim};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What each tag has: bytes and blocks, and the most of either.
+/// The bytes and blocks of each tag, and the most of either.
 type Model = HashMap<AllocTag, [u64; 4]>;
 
 fn granted(model: &mut Model, tag: AllocTag, bytes: u64) {

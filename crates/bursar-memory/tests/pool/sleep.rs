@@ -294,7 +294,7 @@ fn z6_a_frame_that_only_tags_asleep_share_goes_and_what_slept_before_is_saved() 
     }
 }
 
-/// What sleeps without its place takes one when it is asked for, or is refused and sleeps on.
+/// A place is taken when it is asked for of memory that sleeps without one; where it is refused, the memory sleeps on.
 #[test]
 fn z8_a_place_is_taken_for_what_sleeps_already() {
     for is_tagged in [false, true] {
