@@ -201,7 +201,7 @@ impl Failure {
 /// Returns the class of an error of memory, and sets its attributes.
 fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
     Ok(match error {
-        Error::OutOfBudget { .. } | Error::OutOfMemory { .. } | Error::Withheld { .. } => {
+        Error::OutOfBudget { .. } | Error::OutOfTurn { .. } | Error::OutOfMemory { .. } | Error::Withheld { .. } => {
             set_amounts(error, fields)?;
             fields.set_item("explanation", format!("{error:#}"))?;
             set_holders(fields, &error.shortage().map_or_else(Vec::new, holders))?;
@@ -259,7 +259,8 @@ fn holders(shortage: &Shortage) -> Vec<HolderFields> {
 /// Sets the numbers of a refusal for want of memory.
 fn set_amounts(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     let (requested, available, limit) = match error {
-        Error::OutOfBudget { requested, remaining, limit, .. } => (*requested, *remaining, Some(*limit)),
+        Error::OutOfBudget { requested, remaining, limit, .. }
+        | Error::OutOfTurn { requested, remaining, limit, .. } => (*requested, *remaining, Some(*limit)),
         Error::OutOfMemory { requested, free, total, .. } => (*requested, *free, Some(*total)),
         Error::Withheld { requested, remaining, .. } => (*requested, *remaining, None),
         _ => return Ok(()),

@@ -175,7 +175,7 @@ impl Failure {
 
 fn status_of(error: &Error) -> bursar_status {
     match error {
-        Error::OutOfBudget { .. } => BURSAR_OUT_OF_BUDGET,
+        Error::OutOfBudget { .. } | Error::OutOfTurn { .. } => BURSAR_OUT_OF_BUDGET,
         Error::OutOfMemory { .. } => BURSAR_OUT_OF_MEMORY,
         Error::Withheld { .. } => BURSAR_WITHHELD,
         Error::InvalidSize { .. }
@@ -207,6 +207,7 @@ fn numbers_of(error: &Error) -> (u64, u64, u64) {
     let asked = |whole: &Bytes| error.shortage().map_or(*whole, |shortage| shortage.requested).get();
     match error {
         Error::OutOfBudget { requested, remaining, limit, .. } => (asked(requested), remaining.get(), limit.get()),
+        Error::OutOfTurn { requested, remaining, limit, .. } => (requested.get(), remaining.get(), limit.get()),
         Error::OutOfMemory { requested, free, total, .. } => (asked(requested), free.get(), total.get()),
         Error::Withheld { requested, remaining, .. } => (requested.get(), remaining.get(), 0),
         Error::InvalidSize { requested } => (*requested, 0, 0),

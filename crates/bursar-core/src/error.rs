@@ -19,6 +19,7 @@ pub use stream_misuse::StreamMisuse;
 pub use survey::{LimitReading, PoolFigures, Survey, SurveyStep};
 
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
+use claims::QueuedFirst;
 use std::fmt;
 
 /// The result of every fallible call.
@@ -77,6 +78,20 @@ pub enum Error {
         remaining: Bytes,
         /// The names of those who borrow, and how much each does.
         by: Box<str>,
+    },
+    /// There is room for a reservation that asks for it at once, and it is kept for requests that wait.
+    #[error("{requested} requested out of turn: {remaining} of {limit} left, which {}", QueuedFirst(first, *behind))]
+    OutOfTurn {
+        /// The requested bytes.
+        requested: Bytes,
+        /// The bytes that were left.
+        remaining: Bytes,
+        /// The most that could be left.
+        limit: Bytes,
+        /// The first that waits.
+        first: Box<WaitingClaim>,
+        /// The number of requests that wait behind it.
+        behind: usize,
     },
     /// The device itself has no room for the request.
     #[error(fmt = show_out_of_memory)]
@@ -263,7 +278,9 @@ impl Error {
     /// Returns whether the request failed for want of memory, so that freeing some and trying again could succeed.
     pub const fn is_capacity(&self) -> bool {
         match self {
-            Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } => true,
+            Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfTurn { .. } | Self::OutOfMemory { .. } => {
+                true
+            }
             Self::External(error) => error.is_capacity(),
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
             Self::DeviceUnusable { cause, .. } => cause.is_capacity(),

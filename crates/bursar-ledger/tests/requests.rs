@@ -40,7 +40,9 @@ fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
         assert!(matches!(ended, Err(RemoteError::Withdrawn { .. })), "{ended:?}");
         drop(listener);
     }
-    assert_eq!((all.held(), ledger.reading().unwrap().waiting.len()), (Bytes(1000), 0));
+    let reading = ledger.reading().unwrap();
+    assert_eq!((all.held(), reading.waiting.len()), (Bytes(1000), 0));
+    assert_eq!((reading.refused.total(), reading.refusals.len()), (0, 0), "who gives up is not refused");
 }
 
 /// The request is withdrawn while another process has the lock, which then gives the lock back, or dies with it.

@@ -2,7 +2,7 @@
 //! counts, its last refusals and its waits are the model's.
 #![forbid(unsafe_code)]
 
-use bursar_core::{Account, Bytes, DeviceUuid, MemoryInfo};
+use bursar_core::{Account, Bytes, DeviceUuid, MemoryInfo, interruptible};
 use bursar_ledger::format::header;
 use bursar_ledger::{
     Ledger, LedgerAccount, Priority, ProcessUsage, Reading, RefusalReason, Reservation, ReserveOptions, Subject,
@@ -237,6 +237,18 @@ fn m4_refusals_and_waits_are_counted_as_a_model_counts_them() {
         model.check();
         assert!(!model.refused.is_empty() && model.waits > 0, "seed {seed} tried nothing");
     }
+}
+
+/// A wait that somebody ends before its time is counted as a wait, and as no refusal.
+#[test]
+fn m4_a_wait_that_is_interrupted_is_no_refusal() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let _all = ledger.reserve(Bytes(TOTAL)).unwrap();
+    let wait = || ledger.reserve_within(Bytes(1), Duration::from_secs(600), Priority::NORMAL);
+    assert!(interruptible(|| true, wait).unwrap_err().is_capacity());
+    let reading = ledger.reading().unwrap();
+    assert_eq!((reading.refused.total(), reading.refusals.len(), reading.waiting.len()), (0, 0, 0));
+    check_waits(&reading, 1);
 }
 
 /// A ledger in a file of its own, which goes with it.

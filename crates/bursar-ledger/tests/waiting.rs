@@ -5,8 +5,8 @@ mod figures;
 #[path = "common/wakers.rs"]
 mod wakers;
 
-use bursar_core::{Bytes, MemoryInfo};
-use bursar_ledger::{Ledger, Priority};
+use bursar_core::{Bytes, Error, MemoryInfo};
+use bursar_ledger::{Ledger, Priority, RefusalReason};
 use figures::{LONG, figures, refusal};
 use std::pin::pin;
 use std::sync::Arc;
@@ -53,6 +53,32 @@ fn l4_a_passed_deadline_leaves_no_trace() {
     assert_eq!(refusal(ledger.reserve_within(Bytes(101), LONG, Priority::HIGH).unwrap_err()).0, 101);
     drop((most, ledger.reserve(Bytes(40)).unwrap()));
     assert_eq!(ledger.available().unwrap(), Bytes(100));
+}
+
+/// Who asks for memory at once that is kept for others is told how much of it there is, and who comes first.
+#[test]
+fn l4_a_refusal_for_those_who_wait_says_what_is_free_and_who_they_are() {
+    let ledger = Ledger::private(Bytes(100));
+    let _some = ledger.reserve(Bytes(40)).unwrap();
+    let mut waiting: Vec<_> =
+        [80, 70, 90].map(|bytes| Box::pin(ledger.reserve_async(Bytes(bytes), Priority::NORMAL))).into();
+    for (behind, waits) in waiting.iter_mut().enumerate() {
+        assert!(poll(waits.as_mut(), Waker::noop()).is_pending());
+        let refused = ledger.reserve(Bytes(10)).unwrap_err();
+        assert!(refused.is_capacity());
+        let Error::OutOfTurn { requested, remaining, limit, first, behind: more } = &refused else {
+            panic!("{refused}")
+        };
+        assert_eq!((*requested, *remaining, *limit), (Bytes(10), Bytes(60), Bytes(100)));
+        assert_eq!((first.pid, first.bytes, *more), (std::process::id(), Bytes(80), behind));
+        let text = refused.to_string();
+        assert!(text.starts_with("10 B requested out of turn: 60 B of 100 B left"), "{text}");
+        assert!(text.contains(&format!("(pid {}) waits for 80 B", first.pid)), "{text}");
+    }
+    // What is not there is refused as ever, whoever waits.
+    assert_eq!(refusal(ledger.reserve(Bytes(61)).unwrap_err()), (61, 60, 100));
+    let last = ledger.reading().unwrap().refusals;
+    assert_eq!((last[1].reason, last[1].available), (RefusalReason::Queue, Bytes::ZERO), "nothing for this one");
 }
 
 /// There are bytes for all but no row in the table: the refusal says what is full.

@@ -13,6 +13,7 @@
 //! moved together, is bounded from below: each block that stays keeps its own bytes and less than a frame on either
 //! side.
 
+use super::claims::QueuedFirst;
 use super::limit_name::LimitId;
 use super::survey::{LimitReading, PoolFigures, Survey, SurveyStep};
 use super::{Claim, Claims, Holding, LimitName, WaitingClaim};
@@ -153,10 +154,7 @@ impl fmt::Display for Advice {
             Self::Unmanaged { missing, bytes, .. } => {
                 write!(f, "at least {missing} more are needed; programs without an account use {bytes}")
             }
-            Self::Queued { first, behind, .. } => {
-                write!(f, "what is free is kept for those who wait: {first}")?;
-                if *behind > 0 { write!(f, ", and {behind} more behind it") } else { Ok(()) }
-            }
+            Self::Queued { first, behind, .. } => write!(f, "what is free {}", QueuedFirst(first, *behind)),
             Self::Unknown => f.write_str("what is missing is unknown"),
         }
     }

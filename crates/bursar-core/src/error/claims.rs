@@ -90,6 +90,17 @@ impl fmt::Display for WaitingClaim {
     }
 }
 
+/// The words for memory that is kept for those who wait: the first of them, and how many are behind it.
+pub(super) struct QueuedFirst<'a>(pub(super) &'a WaitingClaim, pub(super) usize);
+
+impl fmt::Display for QueuedFirst<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(first, behind) = self;
+        write!(f, "is kept for those who wait: {first}")?;
+        if *behind > 0 { write!(f, ", and {behind} more behind it") } else { Ok(()) }
+    }
+}
+
 /// The claims that stand against a request which an account refused.
 ///
 /// ```

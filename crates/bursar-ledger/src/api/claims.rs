@@ -63,7 +63,8 @@ fn processes(attachment: &Attachment, locked: &LockedBook<'_, MappedWords>, belo
     claims
 }
 
-fn waiting(attachment: &Attachment, locked: &LockedBook<'_, MappedWords>) -> Vec<WaitingClaim> {
+/// Returns the requests that wait, in the order of service.
+pub(super) fn waiting(attachment: &Attachment, locked: &LockedBook<'_, MappedWords>) -> Vec<WaitingClaim> {
     let claim = |(request, slot): (QueueRequest, usize)| {
         let (pid, name) = attachment.name_of(slot);
         WaitingClaim { pid, name, bytes: Bytes(request.bytes) }

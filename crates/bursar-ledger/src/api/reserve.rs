@@ -1,6 +1,6 @@
 //! Reserving at once, or when a request's turn comes.
 
-use super::{Ledger, Reservation, ReserveOptions};
+use super::{Ledger, Reservation, ReserveOptions, claims};
 use crate::LedgerError;
 use crate::attachment::{LockWait, MEASURE_EVERY, TryError};
 use crate::book::{BYTES_MAX, BookError, LockedBook, NodeKey, QueueEntry, QueueRequest, Shortfall};
@@ -77,20 +77,43 @@ impl Ledger {
             let wanted = bytes.get().min(BYTES_MAX + 1);
             let reserve = |locked: &mut LockedBook<'_, MappedWords>| {
                 if !locked.is_current(tenant) {
-                    return Err(BookError::Cleared);
+                    return Err((BookError::Cleared, None));
                 }
-                let key = locked.reserve_leaving(tenant.node, wanted, options.kept)?;
+                let reserved = locked.reserve_leaving(tenant.node, wanted, options.kept);
+                let key = reserved.map_err(|refused| (refused, self.turn_of_others(locked, refused, request)))?;
                 locked.set_label(key, &options.label);
                 Ok(key)
             };
             match self.attachment.with_lock(wait, reserve)? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
-                Err(BookError::Shortfall(_)) if !reclaimed && self.reclaim_in_process(tenant.node, bytes, wait)? => {
+                Err((BookError::Shortfall(_), _))
+                    if !reclaimed && self.reclaim_in_process(tenant.node, bytes, wait)? =>
+                {
                     reclaimed = true;
                 }
-                Err(refused) => return Err(self.attachment.refuse(tenant, refused, "reservations", bytes)),
+                Err((refused, out_of_turn)) => {
+                    let refused = self.attachment.refuse(tenant, refused, "reservations", bytes);
+                    return Err(out_of_turn.unwrap_or(refused));
+                }
             }
         }
+    }
+
+    /// Returns the error of a request that was refused because others wait for what is free.
+    fn turn_of_others(
+        &self,
+        locked: &LockedBook<'_, MappedWords>,
+        refused: BookError,
+        request: ReserveRequest<'_>,
+    ) -> Option<Error> {
+        let BookError::Shortfall(Shortfall { limit, reason: RefusalReason::Queue, .. }) = refused else { return None };
+        let tenant = request.tenant.node;
+        let remaining = locked.available_leaving(request.options.kept).min(locked.available_to_tenant(tenant));
+        let mut waiting = claims::waiting(&self.attachment, locked);
+        let behind = waiting.len().checked_sub(1)?;
+        let first = Box::new(waiting.swap_remove(0));
+        let (requested, remaining, limit) = (request.bytes, Bytes(remaining), Bytes(limit));
+        Some(Error::OutOfTurn { requested, remaining, limit, first, behind })
     }
 
     /// Reserves for the tenant that `find` returns, waiting for its turn until the deadline has passed. The lock is not
@@ -116,8 +139,9 @@ impl Ledger {
                 return Ok(reserved);
             }
             let left = ends.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.attachment.is_given_up() || is_interrupted() {
-                return self.give_up(&mut guard, entry, request, wait);
+            let is_given_up = self.attachment.is_given_up() || is_interrupted();
+            if left.is_zero() || is_given_up {
+                return self.give_up(&mut guard, entry, request, wait, is_given_up);
             }
             // Whoever withdraws the request that this thread meets wakes it once, which may be just before it waits.
             let looks = !sees_deaths || self.attachment.is_serving();
@@ -216,14 +240,15 @@ impl Ledger {
         }
     }
 
-    /// Leaves the queue at the deadline: with a reservation if it was granted at the last moment, otherwise with an
-    /// error.
+    /// Leaves the queue at the deadline, or where nobody waits any more: with a reservation if it was granted at the last
+    /// moment, otherwise with an error. Only one whose time ran out counts as refused.
     fn give_up(
         &self,
         guard: &mut QueueGuard<'_>,
         entry: QueueEntry,
         request: ReserveRequest<'_>,
         wait: LockWait,
+        is_given_up: bool,
     ) -> Result<Reservation> {
         let (tenant, bytes, options) = (request.tenant.node, request.bytes, request.options);
         let left = self.attachment.with_lock(wait, |locked| {
@@ -256,7 +281,10 @@ impl Ledger {
         if full {
             return Err(self.attachment.table_full("reservations").into());
         }
-        let refused = self.attachment.refuse(request.tenant, shortfall.into(), "reservations", bytes);
+        let refused = match is_given_up {
+            true => self.attachment.error_for(shortfall.into(), "reservations", bytes),
+            false => self.attachment.refuse(request.tenant, shortfall.into(), "reservations", bytes),
+        };
         if borrowers.is_empty() {
             return Err(refused);
         }
