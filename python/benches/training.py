@@ -2,7 +2,10 @@
 
 Prints a line of JSON for each workload and allocator. The processes of a workload's allocators live at the same time and take
 turns after every step, with the same numbers, so that a step of one is the same work as that of the others and runs beside it
-on a host that is never equally busy for long. Equal hashes of losses are losses equal to the bit.
+on a host that is never equally busy for long. Where a program runs on one thread, all of them run a step on the same core, and
+the next ones on another: two cores of a shared host differ by more than two allocators do. So do two processes of one program,
+by where their memory happens to lie, which is why several of each allocator can be had. Equal hashes of losses are losses equal
+to the bit.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import gc
 import hashlib
 import json
+import os
 import random
 import statistics
 import sys
@@ -18,12 +22,16 @@ import time
 from typing import Any
 
 import allocators
-from workers import Worker
+from workers import Worker, move_to_core
 
 GIB = 1 << 30
 #: The steps at the beginning of a workload that are not timed.
 WARM = 3
+#: The steps that are run on one core before the next.
+STEPS_ON_CORE = 8
 WORKLOADS = ("transformer", "resnet", "generation", "decoding")
+#: Those that run on one thread: no gradients are computed.
+ONE_THREAD = ("generation", "decoding")
 
 
 class Run:
@@ -115,13 +123,17 @@ class Run:
 
 
 def take_turns(options: argparse.Namespace) -> None:
-    """Runs a step of the workload for each line of the input, or looks for the largest batch."""
+    """Runs a step of the workload for each line of the input, on a core that it names, or looks for the largest batch."""
     workload, name = options.one
     allocators.prepare(name)
     limit = int(options.largest_under * GIB) or None
     run = Run(workload, name, limit, options.seed, options.smoke)
     print("ready", flush=True)
-    for _ in sys.stdin:
+    core = None
+    for line in sys.stdin:
+        if line.strip() and core != int(line):
+            core = int(line)
+            move_to_core(core)
         answer = run.largest(options.seconds) if limit else run.step()
         print(json.dumps(answer), flush=True)
 
@@ -133,61 +145,81 @@ def worker(workload: str, name: str, options: argparse.Namespace) -> Worker:
     return Worker(name, "training.py", arguments + ["--smoke"] * options.smoke)
 
 
+#: What the processes of each allocator did in a round, a step after the other.
+Round = dict[str, list[list[dict[str, Any]]]]
+
+
 def compare(workers: list[Worker], options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """Has the workers run a workload, a step of each in turn, and returns what each did."""
-    rounds: list[dict[str, list[dict[str, Any]]]] = []
+    """Has the workers run a workload, a step of each in turn, and returns what those of each allocator did."""
+    rounds: list[Round] = []
     began = time.monotonic()
     while len(rounds) < options.rounds:
-        rounds.append(one_round(workers))
+        rounds.append(one_round(workers, options.on_one_core))
         if (time.monotonic() - began) * (len(rounds) + 1) / len(rounds) > options.seconds:
             break
     return {worker.name: result(worker.name, rounds) for worker in workers}
 
 
-def one_round(workers: list[Worker]) -> dict[str, list[dict[str, Any]]]:
+def one_round(workers: list[Worker], on_one_core: bool) -> Round:
     """Has every worker run the workload once; returns the steps of those that finished it."""
-    steps: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
-    going = list(workers)
+    steps: dict[Worker, list[dict[str, Any]]] = {worker: [] for worker in workers}
+    going, cores, turn, core = list(workers), sorted(os.sched_getaffinity(0)), 0, ""
     while going:
+        if on_one_core and turn % STEPS_ON_CORE == 0:
+            # The first one is left to this process.
+            core = str(random.choice(cores[1:] or cores))
+        turn += 1
         # Whoever runs after another finds the caches as that one left them, so nobody is always the same one's successor.
         random.shuffle(going)
         for worker in list(going):
-            worker.ask()
+            worker.ask(core)
             answer = worker.answer()
             if not answer:
-                del steps[worker.name]
+                del steps[worker]
                 going.remove(worker)
                 continue
-            steps[worker.name].append(json.loads(answer))
-            if "loss" not in steps[worker.name][-1]:
+            steps[worker].append(json.loads(answer))
+            if "loss" not in steps[worker][-1]:
                 going.remove(worker)
-    return steps
+    finished: Round = {}
+    for worker, own in steps.items():
+        finished.setdefault(worker.name, []).append(own)
+    return finished
 
 
-def result(name: str, rounds: list[dict[str, list[dict[str, Any]]]]) -> dict[str, object]:
-    """Returns what a worker did in all rounds, and how long its steps took beside those of the others."""
+def means(processes: list[list[dict[str, Any]]]) -> list[float]:
+    """Returns the seconds of each step that is timed, on average of those who ran it."""
+    timed = [[step["seconds"] for step in steps[WARM:-1]] for steps in processes]
+    return [statistics.mean(each) for each in zip(*timed)]
+
+
+def result(name: str, rounds: list[Round]) -> dict[str, object]:
+    """Returns what the workers of an allocator did in all rounds, and how long their steps took beside those of the others."""
     ran = [steps for steps in rounds if name in steps]
     if not ran:
         return {"failed": True}
-    losses = [[step["loss"] for step in steps[name][:-1]] for steps in ran]
-    seconds = [[step["seconds"] for step in steps[name][WARM:-1]] for steps in ran]
+    losses = [[step["loss"] for step in steps[:-1]] for each in ran for steps in each[name]]
+    seconds = [means(each[name]) for each in ran]
     beside = {}
     for other in ran[0]:
         if other != name:
-            pairs = (zip(steps[name][WARM:-1], steps[other][WARM:-1]) for steps in ran if other in steps)
-            ratios = sorted(ours["seconds"] / theirs["seconds"] for each in pairs for ours, theirs in each)
+            pairs = (zip(means(each[name]), means(each[other])) for each in ran if other in each)
+            ratios = sorted(ours / theirs for each in pairs for ours, theirs in each)
             beside[other] = [round(ratios[len(ratios) * part // 4], 4) for part in (1, 2, 3)]
+    first, last = ran[0][name][0][-1], ran[-1][name][0][-1]
     return {
         "rounds": len(ran),
+        "processes": len(ran[0][name]),
         "steps": len(losses[0]),
         "step_ms": round(1000 * statistics.median(time for times in seconds for time in times), 3),
+        "mean_step_ms": round(1000 * statistics.mean(time for times in seconds for time in times), 3),
         "best_step_ms": round(1000 * statistics.mean(map(min, zip(*seconds))), 3),
         "beside": beside,
         "losses": hashlib.sha256(" ".join(losses[0]).encode()).hexdigest()[:16],
         "last_loss": float.fromhex(losses[0][-1]),
         "same_in_all_rounds": all(each == losses[0] for each in losses),
-        **ran[0][name][-1],
-        **{key: value for key, value in ran[-1][name][-1].items() if key == "pool"},
+        **first,
+        **{key: value for key, value in last.items() if key == "pool"},
     }
 
 
@@ -206,6 +238,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only these")
     parser.add_argument("--allocator", choices=allocators.NAMES, action="append", help="only these")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1, help="the processes of each allocator that run a workload")
     parser.add_argument("--largest-under", type=float, default=0.0, help="GiB: look for the largest batch that fits instead")
     parser.add_argument("--seconds", type=float, default=40.0, help="begin nothing more of a workload after this long")
     parser.add_argument("--seed", type=int, default=1)
@@ -214,16 +247,18 @@ def main() -> None:
     if options.one:
         return take_turns(options)
     for workload in options.workload or WORKLOADS:
-        started = [worker(workload, name, options) for name in options.allocator or allocators.NAMES]
+        names = options.allocator or allocators.NAMES
+        started = [worker(workload, name, options) for _ in range(options.processes) for name in names]
         ready = [one for one in started if one.is_ready()]
+        options.on_one_core = workload in ONE_THREAD
         results = (largest if options.largest_under else compare)(ready, options)
         bench = "largest" if options.largest_under else "training"
-        for one in started:
-            said = one.end()
-            result = results.get(one.name, {"absent": said})
+        said = {one.name: one.end() for one in started}
+        for name in names:
+            result = results.get(name, {"absent": said[name]})
             if result.get("failed"):
-                result["failed"] = said
-            line = {"bench": bench, "workload": workload, "allocator": one.name}
+                result["failed"] = said[name]
+            line = {"bench": bench, "workload": workload, "allocator": name}
             print(json.dumps({**line, **result}), flush=True)
     return None
 

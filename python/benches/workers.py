@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,9 @@ class Worker:
         self.said = tempfile.TemporaryFile("w+")
         command = [sys.executable, str(Path(__file__).parent / program), *arguments]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.said, text=True)
+        # Helpers that spin would take the core of whoever measures, and hashes that differ lay out memory differently.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.said, text=True, env=environment)
 
     def ask(self, line: str = "") -> None:
         assert self.process.stdin
@@ -39,3 +42,12 @@ class Worker:
         self.process.communicate(timeout=120)
         self.said.seek(0)
         return (self.said.read().strip().splitlines() or ["failed"])[-1]
+
+
+def move_to_core(core: int) -> None:
+    """Has every thread of this process run on one core from here on, and those that they start."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), {core})
+        except ProcessLookupError:
+            pass  # It has ended.
