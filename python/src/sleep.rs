@@ -7,12 +7,12 @@ use bursar::Error;
 use bursar::device::DeviceContext;
 use bursar::host::PinnedPool;
 use bursar::memory::{
-    AllocTag, DevicePtr, SleepReading, SleepReport, SleepRequest, SleepState, WakeReport, WakeRequest,
+    AllocTag, BlocksOf, DevicePtr, SleepReading, SleepReport, SleepRequest, SleepState, TagRecord, TaggedBlocks,
+    WakeReport, WakeRequest,
 };
 use bursar::sync::is_interrupted;
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -82,12 +82,11 @@ pub(crate) fn sleep(
     pool::check_not_forked()?;
     let (tags, discard) = (interned(&tags), interned(&discard));
     until_signal(py, || {
-        let (mut report, mut asleep) = (SleepReport::default(), Vec::<&PoolDevice>::new());
+        let (mut report, mut asleep) = (SleepReport::default(), Vec::<(&PoolDevice, SleepRequest)>::new());
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
-            let of_tags = || tags.iter().map(|&tag| (tag, device.blocks_of(tag))).collect();
+            let (only, discard) = (tags.clone(), discard.clone());
             let request = SleepRequest {
-                only: (!tags.is_empty()).then(of_tags),
-                discard: discard.iter().flat_map(|&tag| device.blocks_of(tag)).collect(),
+                tagged: Some(TaggedBlocks { only, discard, record: Arc::new(Outside(device)) }),
                 discard_all,
                 keep_place,
                 patience: patience(timeout),
@@ -96,11 +95,11 @@ pub(crate) fn sleep(
             match device.sleep(&request) {
                 Ok(slept) => report = report.and(slept),
                 Err(error) => {
-                    asleep.into_iter().for_each(|device| device.context.undo_sleep(request.patience));
+                    asleep.iter().for_each(|(device, request)| device.context.undo_sleep(request));
                     return Err(error.into());
                 }
             }
-            asleep.push(device);
+            asleep.push((device, request));
         }
         let SleepReport { released, saved, discarded, kept, elapsed, .. } = report;
         Ok((released.get(), saved.get(), discarded.get(), kept.get(), elapsed.as_secs_f64()))
@@ -143,17 +142,25 @@ pub(crate) fn sleep_state() -> Result<(String, u64, u64), Failure> {
     Ok((state.to_string(), asleep, on_host))
 }
 
-impl PoolDevice {
-    /// Returns the blocks of a tag that are outside.
-    fn blocks_of(&self, tag: AllocTag) -> Vec<Range<DevicePtr>> {
-        let mut blocks = self.book.lock().ranges_of(tag);
-        blocks.extend(self.others.lock().ranges_of(tag));
-        let buffers = self.buffers.lock();
-        let own = buffers.iter().filter(|(_, (of, _))| *of == tag);
-        blocks.extend(own.map(|(&ptr, &(_, bytes))| DevicePtr(ptr)..DevicePtr(ptr + bytes)));
-        blocks
-    }
+/// The blocks of a device that are outside, by tag.
+#[derive(Debug)]
+struct Outside(&'static PoolDevice);
 
+impl TagRecord for Outside {
+    fn hold(&self, look: &mut dyn FnMut(&BlocksOf<'_>)) {
+        // Whoever frees a block takes it out first.
+        let (book, others, buffers) = (self.0.book.lock(), self.0.others.lock(), self.0.buffers.lock());
+        look(&|tag| {
+            let mut blocks = book.ranges_of(tag);
+            blocks.extend(others.ranges_of(tag));
+            let own = buffers.iter().filter(|(_, (of, _))| *of == tag);
+            blocks.extend(own.map(|(&ptr, &(_, bytes))| DevicePtr(ptr)..DevicePtr(ptr + bytes)));
+            blocks
+        });
+    }
+}
+
+impl PoolDevice {
     /// Puts its pools to sleep.
     pub(crate) fn sleep(&self, request: &SleepRequest) -> Result<SleepReport, Error> {
         self.retry_refused();

@@ -802,8 +802,9 @@ bursar_status bursar_granted_size(struct bursar_stack stack,
 // not must have run. Until it wakes, allocations are `BURSAR_ASLEEP`, and the memory must not be used. Memory that sleeps
 // already stays as it is.
 //
-// Errors: `BURSAR_STILL_IN_USE` where work goes on for longer than the options allow; `BURSAR_ASLEEP` while another thread has it
-// fall asleep or wake; `BURSAR_UNSUPPORTED` for a device without a pool; `BURSAR_OUT_OF_BUDGET` and `BURSAR_OTHER` for want of host memory;
+// Errors: `BURSAR_STILL_IN_USE` where work goes on for longer than the options allow; `BURSAR_INVALID_STREAM` while a stream is being
+// captured (between `bursar_capture_begin` and that it succeeds, and what the capture allocates is `BURSAR_ASLEEP`); `BURSAR_ASLEEP`
+// while another thread has it fall asleep or wake; `BURSAR_UNSUPPORTED` for a device without a pool; `BURSAR_OUT_OF_BUDGET` and `BURSAR_OTHER` for want of host memory;
 // `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It is then awake as it was, unless the reading says otherwise.
 // Threads: any.
 // Ownership: the structure is the caller's. Host memory is kept for the next sleep, with the device.

@@ -48,6 +48,7 @@ mod dropped_transfers;
 mod ended;
 mod fault;
 mod launched_memories;
+mod left_graphs;
 mod members;
 mod order;
 mod progress;
@@ -61,7 +62,7 @@ pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
 pub(crate) use captures::{CaptureMaker, CaptureOrder, DeclaredUse, Point};
 pub use fault::Fault;
-pub(crate) use launched_memories::LaunchedMemory;
+pub(crate) use launched_memories::{FirstUse, LaunchedMemory};
 pub use members::Member;
 pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
@@ -69,7 +70,8 @@ pub(crate) use progress::is_after;
 pub use remains::Remains;
 pub(crate) use sleepers::AwakeUse;
 pub use sleepers::{
-    AsleepId, HostStore, SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
+    AsleepId, BlocksOf, HostStore, SleepDecision, SleepReading, SleepReport, SleepRequest, SleepRequestId, SleepState,
+    Sleeper, TagRecord, TaggedBlocks, WakeReport, WakeRequest,
 };
 pub use usage_view::{UsageSource, UsageView};
 

@@ -22,7 +22,8 @@
 //! become part of the graph.
 //!
 //! **Launches of graphs with common memory come one after another.** Each leaves an event, which the next one on another
-//! stream waits for, and the end of the memory too.
+//! stream waits for, and the end of the memory too. Where the driver failed to record it, whoever is next orders itself after the
+//! stream of that launch, or is refused.
 
 mod arena;
 mod capture;

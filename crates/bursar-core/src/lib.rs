@@ -66,8 +66,9 @@ pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
 pub use context::{
-    AdoptedStream, AsleepId, CallSite, DeviceContext, Fault, HasContext, HostStore, Member, Remains, SleepReading,
-    SleepReport, SleepRequest, SleepState, Sleeper, StreamProgress, UsageSource, UsageView, WakeReport, WakeRequest,
+    AdoptedStream, AsleepId, BlocksOf, CallSite, DeviceContext, Fault, HasContext, HostStore, Member, Remains,
+    SleepDecision, SleepReading, SleepReport, SleepRequest, SleepRequestId, SleepState, Sleeper, StreamProgress,
+    TagRecord, TaggedBlocks, UsageSource, UsageView, WakeReport, WakeRequest,
 };
 pub use driver::{
     CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostElements, HostFlags, HostFunction,

@@ -37,7 +37,7 @@ use crate::{
 };
 use marks::{Marks, Need};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
@@ -207,12 +207,17 @@ struct Uses {
     record: Record<'static>,
     marks: Mutex<Marks>,
     owner: OwnerId,
+    /// The number of the capture that the block was allocated in.
+    capture: AtomicU64,
     /// True once its owner gave the block up, which may take a while: it is set before the marks are looked at for the last
     /// time, so that a use by somebody else is either seen there or sees it.
     is_given_up: AtomicBool,
     /// True once the block was freed, or its token given away.
     is_over: AtomicBool,
 }
+
+/// Stands for the number of a capture where there is none.
+const NO_CAPTURE: u64 = 0;
 
 impl Uses {
     fn new(context: Arc<DeviceContext>, block: &DeviceBlock, born: u64) -> Self {
@@ -226,13 +231,15 @@ impl Uses {
         };
         let (marks, owner) = (Mutex::new(Marks::born(block.stream(), born)), block.owner());
         let (is_given_up, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { context, record, marks, owner, is_given_up, is_over }
+        Self { context, record, marks, owner, capture: AtomicU64::new(NO_CAPTURE), is_given_up, is_over }
     }
 
     /// Has whatever else writes to a block of a memory that graphs are launched with count as uses of it: launches from now on,
     /// the last before, which comes after the others, and what was there before and was freed.
     fn follow_launches(self: &Arc<Self>, memory: &dyn LaunchedMemory) {
-        for stream in memory.first_use(self.record.ptr, self.clone()).into_iter().flatten() {
+        let first = memory.first_use(self.record.ptr, self.clone());
+        self.capture.store(first.capture.unwrap_or(NO_CAPTURE), Ordering::Release);
+        for stream in first.after.into_iter().flatten() {
             let number = self.context.clocks().pass(stream);
             self.marks().mark(stream, Access::Write, number);
         }
@@ -260,7 +267,7 @@ impl Uses {
     #[cold]
     fn begin_among_others(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
         let context = &*self.context;
-        let held = context.hold(stream)?;
+        let held = context.hold_for_question(stream)?;
         let mut marks = self.marks();
         let needs = marks.needs(stream, access, context.clocks(), |stream| context.has_ended(stream));
         let is_news = marks.mark(stream, access, number);
@@ -303,7 +310,7 @@ impl Uses {
         }
         let needs = marks.needs(stream, Access::Write, context.clocks(), |stream| context.has_ended(stream));
         drop(marks);
-        let held = context.hold_for_memory(stream)?;
+        let held = context.hold_for_question(stream)?;
         self.wait_for_all(needs, stream, held).map(drop)
     }
 
@@ -345,7 +352,7 @@ impl Uses {
                 let heir = context.heir_of(first)?;
                 let number = context.clocks().pass(heir);
                 self.marks().inherit(first, heir, number);
-                (heir, context.hold_for_question(heir)?, context.hold(stream)?)
+                (heir, context.hold_for_question(heir)?, context.hold_for_question(stream)?)
             }
             held_first => (first, held_first?, held),
         };
@@ -367,6 +374,10 @@ impl DeclaredUse for Uses {
 
     fn owner(&self) -> OwnerId {
         self.owner
+    }
+
+    fn capture(&self) -> Option<u64> {
+        Some(self.capture.load(Ordering::Acquire)).filter(|&capture| capture != NO_CAPTURE)
     }
 
     fn is_over(&self) -> bool {

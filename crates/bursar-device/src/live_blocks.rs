@@ -2,8 +2,8 @@
 
 use crate::Site;
 use bursar_core::{
-    Action, Actions, AllocTag, Bytes, DeviceContext, DeviceId, DevicePtr, Generation, Holding, MIN_ALIGN, Observer,
-    Record, Result,
+    Action, Actions, AllocTag, BlocksOf, Bytes, DeviceContext, DeviceId, DevicePtr, Generation, Holding, MIN_ALIGN,
+    Observer, Record, Result, TagRecord,
 };
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -117,12 +117,9 @@ impl LiveBlocks {
         self.recording.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the blocks of a tag; `None` where those are not recorded.
-    pub(crate) fn of(&self, tag: AllocTag) -> Option<Vec<Range<DevicePtr>>> {
-        let is_recorded = self.recording.has_tags.load(Ordering::Acquire);
-        let ranges =
-            || self.blocks().values().filter(|block| block.tag == tag).map(|block| block.range.clone()).collect();
-        is_recorded.then(ranges)
+    /// Returns whether it is recorded which blocks are of which tag.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.recording.has_tags.load(Ordering::Acquire)
     }
 
     /// Returns what a handle has allocated and is live, but for some blocks, by location and tag.
@@ -144,6 +141,17 @@ impl LiveBlocks {
             (*bytes, *blocks) = (bytes.saturating_add(block.bytes), *blocks + 1);
         }
         sums
+    }
+}
+
+impl TagRecord for LiveBlocks {
+    fn hold(&self, look: &mut dyn FnMut(&BlocksOf<'_>)) {
+        // A block's free is recorded before its allocator is called, which so waits here.
+        let blocks = self.blocks();
+        look(&|tag| {
+            let own = blocks.values().filter(|block| block.tag == tag);
+            own.map(|block| block.range.clone()).collect()
+        });
     }
 }
 
@@ -186,20 +194,26 @@ mod tests {
     use bursar_core::{Build, DeviceMemoryResource, Stack, leaf, tag};
     use bursar_memory::Guard;
 
+    fn blocks_of(live: &LiveBlocks, tag: AllocTag) -> Vec<Range<DevicePtr>> {
+        let mut found = Vec::new();
+        live.hold(&mut |blocks_of| found = blocks_of(tag));
+        found
+    }
+
     /// A block between margins is as long as its user asked: what lies behind it may be another's, which stays awake.
     #[test]
     fn z6_the_range_of_a_block_ends_before_its_neighbour() {
         let context = DeviceContext::open(bursar_sim::Sim::immediate(), DeviceId(0)).expect("a device");
         let (tagged, stream) = (LiveBlocks::default(), context.create_stream(0).expect("room"));
-        assert_eq!(tagged.of(tag!("weights")), None, "they are not recorded");
+        assert!(!tagged.has_tags(), "they are not recorded");
         tagged.record_tags(&context).expect("room");
         let memory = Stack::new().layer(Guard::default()).over(leaf::Async).build(&context).expect("a stack");
         let block = memory.allocate(1000, 1 << 16, stream, tag!("weights")).expect("room");
         assert!(block.granted().get() > 1 << 16, "the margin before it is as long as its alignment");
         let range = block.ptr()..block.ptr().offset(1024);
-        assert_eq!(tagged.of(tag!("weights")), Some(vec![range]));
+        assert_eq!(blocks_of(&tagged, tag!("weights")), [range]);
         memory.deallocate(block, stream).expect("its own");
-        assert_eq!(tagged.of(tag!("weights")), Some(vec![]));
+        assert_eq!(blocks_of(&tagged, tag!("weights")), []);
     }
 
     /// Whoever asks for tags first and for places later has both of what comes then, and no place that was not seen.
@@ -213,7 +227,7 @@ mod tests {
         blocks.record_sites(&context).expect("it is subscribed");
         let _scope = AllocationScope::enter(Location::caller());
         let late = memory.allocate(1000, 256, stream, tag!("late")).expect("room");
-        let is_known = |tag| blocks.of(tag).is_some_and(|blocks| blocks.len() == 1);
+        let is_known = |tag| blocks_of(&blocks, tag).len() == 1;
         assert!(is_known(tag!("early")) && is_known(tag!("late")));
         let sites = blocks.sites(UNCOUNTED_HANDLE, &HashSet::new());
         assert_eq!(sites.iter().map(|site| site.tag).collect::<Vec<_>>(), [tag!("late")]);

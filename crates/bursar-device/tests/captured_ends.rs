@@ -2,7 +2,7 @@
 //! what the stream was given is freed once there is an order.
 #![allow(unsafe_code)]
 
-use bursar_core::{Build, Bytes, DeviceId, Driver, Stack, leaf, tag};
+use bursar_core::{Build, Bytes, DeviceId, Driver, Stack, Status, leaf, tag};
 use bursar_device::Gpu;
 use bursar_memory::{PagePool, Quota};
 use bursar_sim::{Call, Faults, Random, Sim};
@@ -97,4 +97,28 @@ fn s5_waits_that_a_capture_refuses_leave_one_small_allocation_at_most() {
     // SAFETY: it was made here and its adoption has ended.
     unsafe { sim.stream_destroy(GPU0, raw) }.expect("alive");
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+#[test]
+fn z3_what_a_wait_for_the_device_left_is_not_freed_while_a_stream_is_captured() {
+    let sim = Sim::immediate();
+    let faults = Faults::new(sim.clone());
+    let gpu = Gpu::open(faults.clone(), GPU0, &Stack::new().over(leaf::Async)).expect("a simulated device opens");
+    let [ended, captured] = [(); 2].map(|()| sim.stream_create(GPU0, 0).expect("room"));
+    // SAFETY: the streams outlive their adoptions.
+    let adopted = [ended, captured].map(|raw| unsafe { gpu.context().adopt_stream(raw) }.expect("room"));
+    let [adopted, _captured] = adopted;
+    sim.begin_capture(GPU0, ended).expect("live");
+    drop(adopted);
+    sim.end_capture(GPU0, ended).expect("nothing has spoilt the capture");
+    faults.fail_next(Call::Free, Status::InvalidValue);
+    gpu.context().order_ended(Duration::MAX);
+    assert_eq!(gpu.context().left_behind(), Bytes(256), "its free failed");
+    sim.begin_capture(GPU0, captured).expect("live");
+    faults.reset_counts();
+    gpu.context().trim();
+    assert_eq!(faults.calls(Call::Free), 0, "it waits for the device");
+    sim.end_capture(GPU0, captured).expect("nothing has spoilt the capture");
+    gpu.context().trim();
+    assert_eq!(gpu.context().left_behind(), Bytes::ZERO);
 }

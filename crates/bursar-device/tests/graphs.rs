@@ -5,6 +5,12 @@
 mod broken;
 #[path = "graphs/buffers.rs"]
 mod buffers;
+#[path = "graphs/failing_calls.rs"]
+mod failing_calls;
+#[path = "graphs/faulty_programs.rs"]
+mod faulty_programs;
+#[path = "graphs/left_behind.rs"]
+mod left_behind;
 #[path = "graphs/outside.rs"]
 mod outside;
 #[path = "graphs/programs.rs"]

@@ -40,6 +40,8 @@ use writer::Writer;
 /// - Records of one address are in order, whichever threads made them: an allocation, its free, the next allocation.
 ///   Times are read before that order is made, so those of two threads can be out of order by as much as a thread was
 ///   interrupted.
+/// - The memory of graphs is recorded as it is taken and given back, with the tag `graph memory`. The buffers inside have no
+///   records of their own: they lie in a block that has one, and readers would count them twice.
 /// - A record is in the file when the program pauses, a second later at most, and after [`flush`](Self::flush) and
 ///   [`close`](Self::close). Being in the file means that the operating system has it; nothing is synchronised to disk.
 ///

@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
 /// Each thread counts in memory of its own; most counts write no cache line that threads share.
 ///
+/// The first that observes a device counts the buffers inside its graphs under their own tags. Another one is told by records, as a
+/// log is, and knows of that memory as `graph memory` alone.
+///
 /// It counts only what happens while it observes a device. A block from before is not counted, and once that is freed the
 /// current amount may read too low by its size, but never below zero.
 ///

@@ -5,6 +5,8 @@ mod ahead;
 #[path = "pool/apart.rs"]
 mod apart;
 mod common;
+#[path = "pool/ending_asleep.rs"]
+mod ending_asleep;
 #[path = "pool/following.rs"]
 mod following;
 #[path = "pool/foreign_frees.rs"]
@@ -43,5 +45,7 @@ mod stuck_frames;
 mod threads;
 #[path = "pool/trim.rs"]
 mod trim;
+#[path = "pool/undo_sleep.rs"]
+mod undo_sleep;
 #[path = "pool/waking.rs"]
 mod waking;

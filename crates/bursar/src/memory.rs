@@ -9,12 +9,12 @@
 
 #[doc(inline)]
 pub use bursar_core::{
-    Account, Admission, AllocTag, AsleepId, BlockParts, Build, Bytes, Compose, DeviceBlock, DeviceMemoryResource,
-    DeviceMemoryResourceExt, DevicePtr, DeviceRange, FencedBlock, Frame, FrameKind, FrameRelease, FrameSource,
-    Generation, Holder, HostElements, HostMemory, HostStore, Identity, Inspector, Layer, LentBlocks, MAX_ALIGN,
-    MAX_SIZE, MIN_ALIGN, ObservedResource, OwnerId, ParseBytesError, RawBlock, Refused, RefusedFrame, SleepReading,
-    SleepReport, SleepRequest, SleepState, Sleeper, Stack, WakeReport, WakeRequest, forward_holder,
-    forward_memory_resource, grant, is_size, leaf,
+    Account, Admission, AllocTag, AsleepId, BlockParts, BlocksOf, Build, Bytes, Compose, DeviceBlock,
+    DeviceMemoryResource, DeviceMemoryResourceExt, DevicePtr, DeviceRange, FencedBlock, Frame, FrameKind, FrameRelease,
+    FrameSource, Generation, Holder, HostElements, HostMemory, HostStore, Identity, Inspector, Layer, LentBlocks,
+    MAX_ALIGN, MAX_SIZE, MIN_ALIGN, ObservedResource, OwnerId, ParseBytesError, RawBlock, Refused, RefusedFrame,
+    SleepDecision, SleepReading, SleepReport, SleepRequest, SleepRequestId, SleepState, Sleeper, Stack, TagRecord,
+    TaggedBlocks, WakeReport, WakeRequest, forward_holder, forward_memory_resource, grant, is_size, leaf,
 };
 #[doc(inline)]
 pub use bursar_memory::{

@@ -7,15 +7,20 @@
 //! A stream that is part of a capture counts as exposed meanwhile, so that every other layer asks about it and leaves it
 //! alone.
 //!
-//! **A capture that is made here begins when no question to its stream is under way.** Whoever asks a stream, or has one wait,
-//! on behalf of another ([`hold_for_question`](DeviceContext::hold_for_question)) is counted first and looks for captures then.
-//! A capture is entered here first, then those counted are waited for, and only then the driver captures: one of the two sees
-//! the other. Work of a stream's own user, who would be captured with it, costs no counting.
+//! **A capture that is made here begins when no question to its stream is under way.** Whoever asks a stream, waits for it, or has
+//! it and another wait for each other, as uses and frees of blocks do
+//! ([`hold_for_question`](DeviceContext::hold_for_question)), is counted first and looks for captures then. A capture is entered here
+//! first, then those counted are waited for, and only then the driver captures: one of the two sees the other. Whoever tells a
+//! driver that listens of a free is counted too, since that has its place in the order of a stream there. Work of a stream's own
+//! user, who would be captured with it, costs no counting. Whoever waits for all of the device
+//! ([`begin_device_wait`](DeviceContext::begin_device_wait)) asks every stream at once, and is counted and waited for likewise.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Access, Error, Generation, OwnerId, RawGraph, RawStream, Result, Stream, StreamMisuse};
-use std::collections::HashMap;
+use crate::{
+    Access, DriverError, Error, Generation, OwnerId, RawGraph, RawStream, Result, Status, Stream, StreamMisuse,
+};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +30,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Captures {
     count: AtomicUsize,
     all: Mutex<Vec<Arc<CaptureOrder>>>,
+    /// The waits for all of the device that are under way.
+    device_waits: AtomicUsize,
+}
+
+/// A wait for all of the device: no capture that is made here begins before this is dropped.
+#[derive(Debug)]
+pub(super) struct DeviceWait<'a>(&'a AtomicUsize);
+
+impl Drop for DeviceWait<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Captures {
@@ -47,6 +64,9 @@ pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
     /// Returns the resource that made the block.
     fn owner(&self) -> OwnerId;
 
+    /// Returns the number of the capture that the block was allocated in, if it was in one.
+    fn capture(&self) -> Option<u64>;
+
     /// Fails if the block is its owner's no more: it was freed or given away, is being, or waits for its free.
     fn check_owned(&self) -> Result<()>;
 
@@ -59,7 +79,7 @@ pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
 
 /// The points of captured streams that one of them comes after.
 #[derive(Clone, Debug, Default)]
-struct CaptureClock(HashMap<Stream, u64>);
+struct CaptureClock(BTreeMap<Stream, u64>);
 
 impl CaptureClock {
     fn covers(&self, (stream, time): Point) -> bool {
@@ -102,10 +122,12 @@ pub(crate) struct CaptureOrder {
 
 #[derive(Debug, Default)]
 struct OrderState {
-    clocks: HashMap<Stream, CaptureClock>,
+    clocks: BTreeMap<Stream, CaptureClock>,
     /// The streams that are exposed for as long as the capture lasts.
     exposed: Vec<Stream>,
-    uses: HashMap<Generation, CapturedUses>,
+    uses: BTreeMap<Generation, CapturedUses>,
+    /// Streams of which the driver failed to say whether they became part of it: they are refused until it does.
+    doubted: Vec<Stream>,
     /// Set where the driver failed to end it.
     left: Option<LeftCapture>,
 }
@@ -154,11 +176,11 @@ impl CaptureOrder {
     /// Returns whether work on a stream becomes part of it.
     fn takes(&self, stream: Stream) -> bool {
         let state = self.state();
-        state.left.is_none() && state.clocks.contains_key(&stream)
+        state.left.is_none() && state.clocks.contains_key(&stream) && !state.doubted.contains(&stream)
     }
 
-    fn is_in(&self, slot: usize) -> bool {
-        self.state().clocks.keys().any(|stream| stream.slot() == slot)
+    fn in_slot(&self, slot: usize) -> Option<Stream> {
+        self.state().clocks.keys().find(|stream| stream.slot() == slot).copied()
     }
 
     /// Returns the points that a free on several streams of a block of `home` comes after, which is one more point of each.
@@ -285,14 +307,53 @@ impl DeviceContext {
         result.unwrap_or_else(call)
     }
 
+    /// Begins a wait for all work of the device. Fails while a stream is being captured: the wait would invalidate the capture.
+    pub(super) fn begin_device_wait(&self) -> Result<DeviceWait<'_>, DriverError> {
+        let waits = &self.captures.device_waits;
+        // Counted before it looks, as a capture is entered before it counts: one of the two sees the other.
+        waits.fetch_add(1, Ordering::SeqCst);
+        let wait = DeviceWait(waits);
+        match self.is_capturing_any()? {
+            true => Err(DriverError::new("free", self.device, Status::Capturing)),
+            false => Ok(wait),
+        }
+    }
+
     /// Returns whether the stream in a slot is part of a capture that this context makes.
     pub(super) fn is_captured_here(&self, slot: usize) -> bool {
         if self.captures.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        let is_it = |capture: &&Arc<CaptureOrder>| capture.maker == CaptureMaker::Context && capture.is_in(slot);
-        let capture = self.captures.all().iter().find(is_it).cloned();
-        capture.is_some_and(|capture| !self.ends_at_last(&capture))
+        let made_here = |capture: &&Arc<CaptureOrder>| capture.maker == CaptureMaker::Context;
+        let of_slot = |capture: &Arc<CaptureOrder>| capture.in_slot(slot).map(|stream| (capture.clone(), stream));
+        let found = self.captures.all().iter().filter(made_here).find_map(of_slot);
+        // One of which the driver fails to say whether it is captured counts as captured.
+        let is_part = |capture: &CaptureOrder, stream| self.is_part_of(capture, stream).unwrap_or(true);
+        found.is_some_and(|(capture, stream)| !self.ends_at_last(&capture) && is_part(&capture, stream))
+    }
+
+    /// Returns whether a stream is part of a capture. The driver is asked where it failed to say so, and a stream that did not
+    /// become part is what it was before.
+    pub(crate) fn is_part_of(&self, order: &CaptureOrder, stream: Stream) -> Result<bool> {
+        if !order.state().doubted.contains(&stream) {
+            return Ok(order.contains(stream));
+        }
+        let held = self.hold(stream)?;
+        // SAFETY: the stream is live while it is held.
+        let is_captured = unsafe { self.driver.stream_is_capturing(self.device, held.raw()) };
+        let is_captured = is_captured.map_err(|error| self.failed(error))?;
+        let _all = self.captures.all();
+        let mut state = order.state();
+        let doubts = state.doubted.len();
+        state.doubted.retain(|doubted| *doubted != stream);
+        if !is_captured && state.doubted.len() < doubts {
+            state.clocks.remove(&stream);
+            if let Some(at) = state.exposed.iter().position(|exposed| *exposed == stream) {
+                state.exposed.swap_remove(at);
+                self.streams.conceal(stream);
+            }
+        }
+        Ok(state.clocks.contains_key(&stream))
     }
 
     /// Tries to end a capture that [could not be ended](Self::leave_captured); returns whether it is over.
@@ -342,15 +403,6 @@ impl DeviceContext {
         }
     }
 
-    /// Destroys what was captured; a failure is the device's next.
-    pub(crate) fn destroy_graph(&self, graph: RawGraph) {
-        // SAFETY: the graph came from this driver, and nobody else has it.
-        let destroy = || unsafe { self.driver.graph_destroy(self.device, graph) };
-        if let Err(error) = destroy().or_else(|_| destroy()) {
-            self.fault.record(error);
-        }
-    }
-
     /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else
     /// leaves its streams alone from now on.
     pub(crate) fn announce_capture(&self, origin: Option<Stream>, maker: CaptureMaker) -> Result<Arc<CaptureOrder>> {
@@ -365,7 +417,7 @@ impl DeviceContext {
     }
 
     /// Makes a stream part of a capture, unless it is the default stream or part of another. Returns when nobody asks it
-    /// anything any more.
+    /// anything any more, nor all of the device, unless others make the capture.
     pub(crate) fn enter_new(&self, order: &CaptureOrder, stream: Stream) -> Result<()> {
         if order.contains(stream) {
             return Ok(());
@@ -387,6 +439,9 @@ impl DeviceContext {
         drop(all);
         if order.maker == CaptureMaker::Context {
             self.streams.wait_for_users(stream);
+            while self.captures.device_waits.load(Ordering::SeqCst) > 0 {
+                std::thread::yield_now();
+            }
         }
         Ok(())
     }
@@ -409,18 +464,36 @@ impl DeviceContext {
         exposed.into_iter().for_each(|stream| self.streams.conceal(stream));
     }
 
-    /// Makes a stream come after what was captured on another so far, and part of the same capture.
+    /// Makes a stream come after what was captured on another so far, and part of the same capture. One that was no part of it
+    /// is none after a failure, unless the driver says that it is.
     pub(crate) fn order_captured(&self, order: &CaptureOrder, first: Stream, then: Stream) -> Result<()> {
         self.hold(first)?;
         if first == then {
             return Ok(());
         }
-        self.enter_new(order, then)?;
+        let is_new = !self.is_part_of(order, then)?;
+        if is_new {
+            // One that somebody else captures would spoil both captures.
+            self.check_use(then)?;
+            self.enter_new(order, then)?;
+        }
+        let ordered = self.chain_captured(first, then);
+        match ordered {
+            Ok(()) => order.joined(first, then),
+            Err(_) if is_new => {
+                order.state().doubted.push(then);
+                // What cannot be said now is asked again when one of the two is used.
+                let _may_be_unknown = self.is_part_of(order, then);
+            }
+            Err(_) => {}
+        }
+        ordered
+    }
+
+    fn chain_captured(&self, first: Stream, then: Stream) -> Result<()> {
         let (held_first, held_then) = (self.hold(first)?, self.hold(then)?);
         // SAFETY: the streams are live while they are held.
-        unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))?;
-        order.joined(first, then);
-        Ok(())
+        unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))
     }
 
     #[cold]

@@ -203,7 +203,7 @@ impl DeviceContext {
         wait: impl FnOnce(RawStream) -> DriverResult<()>,
     ) -> Result<()> {
         self.fault().check()?;
-        let held = self.hold_for_memory(stream)?;
+        let held = self.hold_for_question(stream)?;
         for home in homes.into_iter().filter(|home| *home != stream) {
             self.order_outside(home, stream)?;
         }

@@ -236,9 +236,7 @@ impl DeviceContext {
     /// unpinning a page of the host. Fails while a stream is being captured, since it would invalidate the capture; an
     /// allocation whose free failed is the next wait's.
     fn wait_for_device(&self) -> Result<(), DriverError> {
-        if self.is_capturing_any()? {
-            return Err(DriverError::new("free", self.device(), Status::Capturing));
-        }
+        let _wait = self.begin_device_wait()?;
         let ptr = match self.unordered.left.take().map_or_else(|| self.driver().allocate(self.device(), MIN_ALIGN), Ok)
         {
             Err(error) if error.status == Status::OutOfMemory => return self.wait_by_unpinning(),
@@ -310,8 +308,12 @@ impl LeftAllocation {
 impl Remains for LeftAllocation {
     fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
         let Some(ptr) = self.take() else { return Bytes::ZERO };
-        // SAFETY: the pointer is from `wait_for_device`, and only whoever took it frees it.
-        match unsafe { context.driver().free(context.device(), ptr) } {
+        // This free waits for the device, too.
+        let freed = context.begin_device_wait().and_then(|_wait| {
+            // SAFETY: the pointer is from `wait_for_device`, and only whoever took it frees it.
+            unsafe { context.driver().free(context.device(), ptr) }
+        });
+        match freed {
             Ok(()) => Bytes(MIN_ALIGN),
             Err(error) => {
                 *self.ptr() = Some(ptr);

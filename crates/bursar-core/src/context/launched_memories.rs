@@ -11,9 +11,17 @@ pub(crate) trait LaunchedMemory: Send + Sync {
     /// Returns the context of its streams.
     fn context(&self) -> &Arc<DeviceContext>;
 
-    /// Has launches count as uses of the block at an address, from now on. Returns the streams of whatever wrote there before:
-    /// that of the last launch, and one that comes after what was freed since.
-    fn first_use(&self, ptr: DevicePtr, uses: Arc<dyn DeclaredUse>) -> [Option<Stream>; 2];
+    /// Has launches count as uses of the block at an address, from now on.
+    fn first_use(&self, ptr: DevicePtr, uses: Arc<dyn DeclaredUse>) -> FirstUse;
+}
+
+/// The origin of a block of such a memory, told when it is first used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstUse {
+    /// The number of the capture that it was allocated in.
+    pub(crate) capture: Option<u64>,
+    /// The streams of whatever wrote there before: that of the last launch, and one that comes after what was freed since.
+    pub(crate) after: [Option<Stream>; 2],
 }
 
 /// The memories of a device that graphs are launched with, by the owner of their blocks.

@@ -104,10 +104,10 @@ impl DeviceContext {
         ordered
     }
 
-    /// Waits until everything submitted to the stream so far has run.
+    /// Waits until everything submitted to the stream so far has run. Fails for a stream that is being captured into a graph.
     pub fn synchronize(&self, stream: impl Into<Stream>) -> Result<()> {
         let stream = stream.into();
-        let held = self.hold(stream)?;
+        let held = self.hold_for_question(stream)?;
         let view = self.clocks.look(stream);
         // SAFETY: the stream is live while it is held.
         unsafe { self.driver.stream_synchronize(self.device, held.raw()) }.map_err(|error| self.failed(error))?;
@@ -118,7 +118,7 @@ impl DeviceContext {
     /// Asks the driver whether everything submitted to the stream so far has run, and remembers that it has. Fails for a
     /// stream whose adoption has ended: there is [`has_run`](Self::has_run) for those.
     pub(crate) fn query(&self, stream: Stream) -> Result<Progress> {
-        let held = self.hold(stream)?;
+        let held = self.hold_for_question(stream)?;
         let view = self.clocks.look(stream);
         // SAFETY: the stream is live while it is held.
         let progress = unsafe { self.driver.stream_query(self.device, held.raw()) };
@@ -134,7 +134,6 @@ impl DeviceContext {
     /// graph.
     pub fn has_run(&self, stream: impl Into<Stream>, patience: Duration) -> Result<bool> {
         let stream = self.lasting(stream.into())?;
-        let _held = self.hold_for_question(stream)?;
         match patience {
             Duration::MAX => self.synchronize(stream).map(|()| true),
             _ => self.query(stream).map(Progress::is_complete),

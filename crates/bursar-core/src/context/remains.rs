@@ -99,7 +99,7 @@ impl DeviceContext {
     }
 
     /// Gives back what was left and can be given back by now, at the price of one load where nothing was left.
-    pub(crate) fn retry_remains(&self) {
+    pub fn retry_remains(&self) {
         if self.left.has_any.load(Relaxed) {
             self.give_back_remains(Duration::ZERO);
         }

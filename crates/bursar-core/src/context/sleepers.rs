@@ -4,8 +4,12 @@
 //! refused meanwhile: the ranges that sleep are entered here, and looked up where a use begins, at the price of one load
 //! while nothing sleeps.
 
+mod request;
+
+pub use request::{BlocksOf, SleepDecision, SleepRequest, SleepRequestId, TagRecord, TaggedBlocks, WakeRequest};
+
 use super::DeviceContext;
-use crate::{AllocTag, Bytes, DevicePtr, Error, HostMemory, Result};
+use crate::{Bytes, DevicePtr, Error, HostMemory, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -33,65 +37,6 @@ pub trait HostStore: fmt::Debug + Send + Sync {
     /// Lends `bytes` of host memory, waiting for it where it has to be made. It goes back when it is dropped. Called from
     /// a thread of its own while earlier pieces are being filled.
     fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>>;
-}
-
-/// A request to a [`Sleeper`]: which of its memory sleeps, and what becomes of the contents.
-///
-/// ```
-/// use bursar::memory::SleepRequest;
-/// use std::time::Duration;
-///
-/// let request = SleepRequest { patience: Duration::from_secs(1), ..SleepRequest::default() };
-/// assert!(request.only.is_none(), "everything sleeps");
-/// ```
-#[derive(Clone, Debug)]
-pub struct SleepRequest {
-    /// The blocks that sleep, by the tags by which they are woken; `None` where everything does.
-    pub only: Option<Vec<(AllocTag, Vec<Range<DevicePtr>>)>>,
-    /// The blocks whose contents are given up, unless they sleep already.
-    pub discard: Vec<Range<DevicePtr>>,
-    /// Set where all contents are given up but those of what sleeps already.
-    pub discard_all: bool,
-    /// Set where the limits keep what was charged, so that waking is not refused; what sleeps already without its place takes one.
-    pub keep_place: bool,
-    /// The longest time to wait for uses and streams.
-    pub patience: Duration,
-    /// The length of the pieces of host memory that contents are packed into.
-    pub piece: Bytes,
-}
-
-impl Default for SleepRequest {
-    fn default() -> Self {
-        Self {
-            only: None,
-            discard: Vec::new(),
-            discard_all: false,
-            keep_place: false,
-            patience: Duration::from_secs(60),
-            piece: Bytes::mib(64),
-        }
-    }
-}
-
-/// A request to a [`Sleeper`] to wake.
-///
-/// ```
-/// use bursar::memory::WakeRequest;
-///
-/// assert_eq!(WakeRequest::default().only, None);
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct WakeRequest {
-    /// The tag whose blocks wake, which were put to sleep by themselves; `None` where everything does.
-    pub only: Option<AllocTag>,
-    /// The longest time to wait until the limits have room.
-    pub patience: Duration,
-}
-
-impl Default for WakeRequest {
-    fn default() -> Self {
-        Self { only: None, patience: Duration::ZERO }
-    }
 }
 
 /// The result of falling asleep.
@@ -233,12 +178,14 @@ pub trait Sleeper: fmt::Debug + Send + Sync {
     /// the [reading](Self::sleep_reading) says which.
     fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport>;
 
-    /// Takes device memory again and copies contents back, to the same addresses. After an error it is asleep as it was.
+    /// Takes device memory again and copies contents back, to the same addresses. After an error what is not awake by then sleeps
+    /// as it did: where tags slept before all of it did, that may be the tags alone.
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport>;
 
-    /// Wakes what the last call of [`sleep`](Self::sleep) put to sleep, and gives up the places that it took: for one who puts
-    /// several sleepers to sleep, of which a later one is refused.
-    fn undo_sleep(&self, patience: Duration) -> Result<WakeReport>;
+    /// Wakes what [`sleep`](Self::sleep) put to sleep by a request of this identity, and gives up the places that it took: for
+    /// one who puts several sleepers to sleep, of which a later one is refused. What others put to sleep before or since
+    /// sleeps on; contents that the request gave up are gone.
+    fn undo_sleep(&self, request: &SleepRequest) -> Result<WakeReport>;
 
     /// Returns whether it sleeps, and how much of it.
     fn sleep_reading(&self) -> SleepReading;
@@ -313,7 +260,8 @@ impl DeviceContext {
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Puts the memory of the device that can sleep to sleep, as a request says: all that it means or, after an error, nothing.
+    /// Puts the memory of the device that can sleep to sleep, as a request says: all that it means or, after an error, nothing;
+    /// but where there are several sleepers, those before the one that was refused may have given up the contents that they were to.
     ///
     /// ```
     /// # use bursar::Result;
@@ -330,7 +278,7 @@ impl DeviceContext {
                 Ok(slept) => report = report.and(slept),
                 Err(error) => {
                     // The first failure is the cause; what cannot be woken says so by its reading.
-                    sleepers[..nth].iter().for_each(|sleeper| drop(sleeper.undo_sleep(request.patience)));
+                    sleepers[..nth].iter().for_each(|sleeper| drop(sleeper.undo_sleep(request)));
                     return Err(error);
                 }
             }
@@ -338,10 +286,10 @@ impl DeviceContext {
         Ok(report)
     }
 
-    /// Undoes the last [`sleep`](Self::sleep) of the device's memory, which met no error: for one who puts several devices to
-    /// sleep, of which a later one is refused. What cannot be woken says so by its reading.
-    pub fn undo_sleep(&self, patience: Duration) {
-        self.sleepers().iter().for_each(|sleeper| drop(sleeper.undo_sleep(patience)));
+    /// Undoes a [`sleep`](Self::sleep) of the device's memory by this request, which met no error: for one who puts several
+    /// devices to sleep, of which a later one is refused. What cannot be woken says so by its reading.
+    pub fn undo_sleep(&self, request: &SleepRequest) {
+        self.sleepers().iter().for_each(|sleeper| drop(sleeper.undo_sleep(request)));
     }
 
     /// Refuses uses of blocks in these ranges that are declared from now on.

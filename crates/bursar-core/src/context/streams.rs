@@ -153,6 +153,13 @@ impl DeviceContext {
         }
     }
 
+    /// Holds a stream for a free that is [noted](Self::note) in its order, as [`hold_for_free`](Self::hold_for_free) does. Where the
+    /// driver listens, the note is given on behalf of whoever frees, and a capture of the stream does not begin before it.
+    pub fn hold_for_noted_free(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
+        let stream = stream.into();
+        if self.listens { self.hold_for_submitted_free(stream) } else { self.hold_for_free(stream) }
+    }
+
     /// Keeps the stream that is in a slot of the table now alive while it is used, if there is one.
     pub fn hold_slot(&self, slot: usize) -> Option<StreamHold<'_>> {
         self.streams.hold_slot(slot)

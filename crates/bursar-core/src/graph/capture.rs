@@ -58,7 +58,7 @@ impl Capture {
     /// stream that it began on: every other is made to come before that in the end.
     pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
         let (first, then) = (first.into(), then.into());
-        if !self.order.contains(first) {
+        if !self.memory.context().is_part_of(&self.order, first)? {
             return Err(NOT_CAPTURED);
         }
         self.memory.context().order_captured(&self.order, first, then)
@@ -83,8 +83,12 @@ impl Capture {
     /// buffer that the closure ends with, would otherwise spoil it.
     fn join(&self) -> Result<()> {
         let context = self.memory.context();
-        let mut beside = self.order.beside(self.stream).into_iter();
-        beside.try_for_each(|stream| context.order_captured(&self.order, stream, self.stream))
+        for stream in self.order.beside(self.stream) {
+            if context.is_part_of(&self.order, stream)? {
+                context.order_captured(&self.order, stream, self.stream)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the graph of a capture that is over.

@@ -3,7 +3,7 @@
 
 use super::memory::GraphMemory;
 use crate::context::CaptureOrder;
-use crate::{Bytes, DeviceBlock, Error, Holder as _, Note, Refused, Result, Stream};
+use crate::{Bytes, DeviceBlock, Error, Holder as _, Note, RawStream, Refused, Result, Stream};
 
 impl GraphMemory {
     /// Frees a block after what several streams were given so far: its own, and others that used it. Where all of them are
@@ -77,13 +77,20 @@ impl GraphMemory {
         let (context, own) = (self.context(), self.shared.own);
         let outside = || streams.iter().filter(|stream| capture.is_none_or(|capture| !capture.contains(**stream)));
         outside().try_for_each(|&stream| context.check_stream(stream))?;
-        outside().try_for_each(|&stream| context.order_outside(stream, own))?;
+        let freed_on = |raw| Note::Freed { ptr: block.ptr(), stream: raw, home: raw };
+        match *streams {
+            [only] if outside().next().is_some() => self.note_between(only, freed_on)?,
+            [captured] => {
+                let held = context.hold(captured)?;
+                // SAFETY: the range is this memory's, which takes it back; the stream is held.
+                unsafe { context.note(freed_on(held.raw())) };
+            }
+            _ => {
+                outside().try_for_each(|&stream| context.order_outside(stream, own))?;
+                self.shared.note_on_own(freed_on);
+            }
+        }
         self.shared.launches.has_news();
-        let after = if let [only] = streams { *only } else { own };
-        let held = context.hold(after)?;
-        // SAFETY: the range is this memory's, which takes it back; the stream is held.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw(), home: held.raw() }) };
-        drop(held);
         let (at, bytes) = (block.ptr().0, block.granted().get());
         let mut state = self.shared.state();
         state.forget(at, &self.shared.count);
@@ -96,6 +103,23 @@ impl GraphMemory {
         drop(state);
         if is_released {
             self.shared.give_back_unused();
+        }
+        Ok(())
+    }
+
+    /// Makes the memory's own stream come after another, with a note there, which whoever launches on that stream follows.
+    fn note_between(&self, stream: Stream, note: impl FnOnce(RawStream) -> Note) -> Result<()> {
+        let (context, own) = (self.context(), self.shared.own);
+        let (held, held_own) = (context.hold_for_question(stream)?, context.hold_for_question(own)?);
+        // SAFETY: the streams are live while they are held.
+        let order = || unsafe { context.chain(held.raw(), held_own.raw()) };
+        order().map_err(|error| context.failed(error))?;
+        if context.listens() {
+            // SAFETY: the range is this memory's, which takes it back; the stream is held.
+            unsafe { context.note(note(held.raw())) };
+            // A note can be taken back by nobody, so it comes after what may fail, and another thread may have marked the stream
+            // before it. The work on both is in order already.
+            let _only_for_the_note = order();
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use crate::context::DeclaredUse;
 use crate::{Access, DeviceContext, DriverResult, Holder, RawEvent, RawGraphExec, RawStream, Result, Stream};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The launches of the graphs of one memory, which come one after another.
 #[derive(Debug, Default)]
@@ -19,13 +20,49 @@ pub(super) struct Launches {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// The stream of the last launch, and the event after it.
-    last: Option<(Stream, RawEvent)>,
-    /// True where nothing could be ordered after a launch.
-    is_unordered: bool,
+    /// The last launch, which comes after the others; `None` where all of them have run or are waited for.
+    last: Option<LastLaunch>,
+}
+
+/// A launch that whatever uses the memory next has to come after.
+#[derive(Clone, Copy, Debug)]
+struct LastLaunch {
+    stream: Stream,
+    /// The event after it; `None` where the driver failed to record one, and then to wait. It is tried again by whoever needs it.
+    event: Option<RawEvent>,
+}
+
+impl LastLaunch {
+    /// Makes a stream come after it. The caller holds no adopted stream.
+    fn order_before(self, context: &DeviceContext, stream: Stream) -> Result<()> {
+        match self.event {
+            _ if self.stream == stream => Ok(()),
+            Some(event) => {
+                let held = context.hold_for_question(stream)?;
+                // SAFETY: the stream is held, and the event is this memory's.
+                let waits = unsafe { context.driver().stream_wait(context.device(), held.raw(), event) };
+                waits.map_err(|error| context.failed(error))
+            }
+            None => context.order_after(self.stream, stream),
+        }
+    }
+
+    /// Waits until it has run.
+    fn wait(self, context: &DeviceContext) -> Result<()> {
+        match self.event {
+            // SAFETY: the event is this memory's.
+            Some(event) => unsafe { context.driver().event_synchronize(context.device(), event) }
+                .map_err(|error| context.failed(error)),
+            None => context.has_run(self.stream, Duration::MAX).map(drop),
+        }
+    }
 }
 
 impl Launches {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records that blocks were freed in the order of the memory's own stream, which the next launch comes after.
     pub(super) fn has_news(&self) {
         self.has_news.store(true, Ordering::Release);
@@ -34,8 +71,8 @@ impl Launches {
     /// Calls `act` between two launches, with the stream of the last one, and whether the memory's own stream has waited for
     /// something since.
     pub(super) fn in_turn<T>(&self, act: impl FnOnce(Option<Stream>, bool) -> T) -> T {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        act(turn.last.map(|(stream, _)| stream), self.has_news.load(Ordering::Acquire))
+        let turn = self.turn();
+        act(turn.last.map(|last| last.stream), self.has_news.load(Ordering::Acquire))
     }
 
     /// Submits a launch to a stream, after the launches before and what the memory's own stream waits for. It uses what `begin`
@@ -48,29 +85,25 @@ impl Launches {
         begin: impl FnOnce() -> Result<Vec<Box<dyn Send>>>,
         submit: impl FnOnce(RawStream) -> DriverResult<()>,
     ) -> Result<()> {
-        let held = context.hold_for_memory(stream)?;
         let failed = |error| context.failed(error);
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn();
         let _using = begin()?;
-        let event = match turn.last {
-            Some((last, event)) => {
-                if last != stream {
-                    // SAFETY: the stream is held, and the event is this memory's.
-                    unsafe { context.driver().stream_wait(context.device(), held.raw(), event) }.map_err(failed)?;
-                }
-                event
-            }
+        turn.last.map_or(Ok(()), |last| last.order_before(context, stream))?;
+        let held = context.hold_for_question(stream)?;
+        let event = match turn.last.and_then(|last| last.event) {
+            Some(event) => event,
             None => context.take_event().map_err(failed)?,
         };
         let launched = self.catch_up(context, own, stream).and_then(|()| submit(held.raw()).map_err(failed));
         // Also after a failure: a call that fails may have submitted its work.
         // SAFETY: the stream is held, and the event is this memory's.
         let recorded = unsafe { context.driver().event_record(context.device(), event, held.raw()) };
-        turn.last = Some((stream, event));
+        turn.last = Some(LastLaunch { stream, event: recorded.is_ok().then_some(event) });
         if recorded.is_err() {
             // The host waits instead, and then there is nothing to come after.
-            turn.last = None;
-            turn.is_unordered |= context.synchronize(stream).is_err();
+            if context.synchronize(stream).is_ok() {
+                turn.last = None;
+            }
             // SAFETY: taken above or by an earlier launch; nobody waits for it any more.
             unsafe { context.return_event(event) };
         }
@@ -94,25 +127,23 @@ impl Launches {
         Ok(())
     }
 
-    /// Makes the memory's own stream come after every launch. Returns whether it does.
-    pub(super) fn end(&self, context: &DeviceContext, own: Stream) -> bool {
-        let turn = std::mem::take(&mut *self.turn.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some((_, event)) = turn.last else {
-            self.turn.lock().unwrap_or_else(PoisonError::into_inner).is_unordered |= turn.is_unordered;
-            return !turn.is_unordered;
-        };
-        let waited = context.hold(own).and_then(|held| {
-            // SAFETY: the stream is held, and the event is this memory's.
-            let waited = unsafe { context.driver().stream_wait(context.device(), held.raw(), event) };
-            // SAFETY: as above; the host waits where the stream cannot.
-            let waited = waited.or_else(|_| unsafe { context.driver().event_synchronize(context.device(), event) });
-            waited.map_err(|error| context.failed(error))
-        });
-        // SAFETY: taken by the first launch; a wait that was submitted keeps what it waits for.
-        unsafe { context.return_event(event) };
-        let is_over = waited.is_ok() && !turn.is_unordered;
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).is_unordered |= !is_over;
-        is_over
+    /// Returns whether there is no launch to come after.
+    pub(super) fn is_over(&self) -> bool {
+        self.turn().last.is_none()
+    }
+
+    /// Makes the memory's own stream come after every launch, or waits for them where the driver fails that. Where it fails that
+    /// too, the last launch stays the one to come after, and this can be tried again.
+    pub(super) fn end(&self, context: &DeviceContext, own: Stream) -> Result<()> {
+        let mut turn = self.turn();
+        let Some(last) = turn.last else { return Ok(()) };
+        last.order_before(context, own).or_else(|_| last.wait(context))?;
+        turn.last = None;
+        if let Some(event) = last.event {
+            // SAFETY: taken by an earlier launch; a wait that was submitted keeps what it waits for.
+            unsafe { context.return_event(event) };
+        }
+        Ok(())
     }
 }
 
@@ -195,7 +226,7 @@ impl Graph {
     /// Launches it in the order of a stream, after everything else that was submitted with what it uses.
     ///
     /// Fails with [`UseAfterFree`](crate::Error::UseAfterFree) where a buffer that it was captured with was dropped, unless that was
-    /// one of its own, and with [`Asleep`](crate::Error::Asleep) where one of them sleeps, or any of its memory.
+    /// one of its own, allocated in its capture, and with [`Asleep`](crate::Error::Asleep) where one of them sleeps, or any of its memory.
     pub fn launch(&self, stream: impl Into<Stream>) -> Result<()> {
         let (shared, stream) = (&self.memory.shared, stream.into());
         let context = self.memory.context();
@@ -204,7 +235,7 @@ impl Graph {
         let _awake = shared.use_awake()?;
         let mut using = Vec::with_capacity(self.uses.len());
         for (uses, access) in &self.uses {
-            if !shared.is_of(&**uses) {
+            if !shared.is_of(self.number, &**uses) {
                 uses.check_owned()?;
                 using.push(uses.clone().begin_on(stream, *access)?);
                 // A free that begins meanwhile either comes after the use or is seen here.
@@ -227,12 +258,7 @@ impl Graph {
 impl Drop for Graph {
     /// Destroys the graph; launches that were submitted still run, and its memory stays for as long.
     fn drop(&mut self) {
-        let context = self.memory.context();
-        // SAFETY: the graph came from this driver and nobody else launches it any more.
-        let destroyed = || unsafe { context.driver().graph_exec_destroy(context.device(), self.exec) };
-        if let Err(error) = destroyed().or_else(|_| destroyed()) {
-            context.fault().record(error);
-        }
+        self.memory.context().destroy_launched_graph(self.exec);
         self.memory.shared.graphs.fetch_sub(1, Ordering::AcqRel);
     }
 }

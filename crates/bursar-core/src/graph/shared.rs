@@ -3,15 +3,17 @@
 
 use super::arena::{Arena, FreePoint};
 use super::launch::Launches;
-use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, LaunchedMemory, Point};
+use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, FirstUse, LaunchedMemory, Point};
 use crate::observe::GraphCount;
 use crate::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Note, OwnerId, RawStream,
-    Refused, Result, Stream, Survey,
+    Refused, Remains, Result, Stream, Survey,
 };
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// A memory for graphs, which its handles and its graphs share.
 pub(super) struct Shared {
@@ -128,27 +130,23 @@ impl Shared {
         written.map(|(_, uses)| uses.clone()).collect()
     }
 
-    /// Returns whether uses are of a block of this memory. The address does not tell: a segment may lie where another block
-    /// was before.
-    pub(super) fn is_of(&self, uses: &dyn DeclaredUse) -> bool {
-        uses.owner() == self.owner
+    /// Returns whether uses are of a block that was allocated in a capture into this memory, by its number. The address does not
+    /// tell: a segment may lie where another block was before.
+    pub(super) fn is_of(&self, capture: u64, uses: &dyn DeclaredUse) -> bool {
+        uses.owner() == self.owner && uses.capture() == Some(capture)
     }
 
     /// Gives the segments back that no block is in, after everything that was launched; returns how much that was. Where
-    /// something that was launched cannot be waited for, all of it stays.
+    /// something that was launched cannot be waited for, all of it stays and is given back when this is next called.
     pub(super) fn give_back_unused(&self) -> Bytes {
-        if !self.launches.end(self.context(), self.own) {
+        if let Err(error) = self.launches.end(self.context(), self.own) {
+            remember(self.context(), &error);
             return Bytes::ZERO;
         }
-        let (unused, mut given) = (self.state().take_unused(), 0);
-        for segment in unused {
-            given += segment.requested().get();
-            self.note_on_own(|stream| Note::Rejoined { ptr: segment.ptr(), stream });
-            if let Err(Refused { error: Error::Driver(error), .. }) = self.below.deallocate(segment, self.own) {
-                self.context().fault().record(error);
-            }
-        }
-        Bytes(given)
+        let unused = self.state().take_unused();
+        let (given, kept) = give_back(&*self.below, self.own, unused);
+        self.state().segments.extend(kept);
+        given
     }
 
     /// Says that no graph is captured into it or launched any more, unless one lives or is being captured.
@@ -171,15 +169,85 @@ impl LaunchedMemory for Shared {
     }
 
     /// A launch looks for uses in its turn, so it either finds these or is the last one before.
-    fn first_use(&self, ptr: DevicePtr, uses: Arc<dyn DeclaredUse>) -> [Option<Stream>; 2] {
+    fn first_use(&self, ptr: DevicePtr, uses: Arc<dyn DeclaredUse>) -> FirstUse {
         self.launches.in_turn(|last, has_news| {
             let mut state = self.state();
             state.used.retain(|(_, uses)| !uses.is_over());
-            if let Some(live) = state.live.get(&ptr.0).copied() {
-                state.used.push((live.capture, uses));
-            }
-            [last, has_news.then_some(self.own)]
+            let capture = state.live.get(&ptr.0).map(|live| live.capture);
+            state.used.extend(capture.map(|capture| (capture, uses)));
+            FirstUse { capture, after: [last, has_news.then_some(self.own)] }
         })
+    }
+}
+
+/// Remembers a failure that is tried again later. That a stream is captured meanwhile is none.
+fn remember(context: &DeviceContext, error: &Error) {
+    if let Error::Driver(error) = error {
+        context.fault().record(*error);
+    }
+}
+
+/// Gives segments back to the memory below, in the order of a stream; returns how much that was, and what was refused.
+fn give_back(below: &dyn DeviceMemoryResource, own: Stream, segments: Vec<DeviceBlock>) -> (Bytes, Vec<DeviceBlock>) {
+    let (context, mut given, mut kept) = (below.context(), Bytes::ZERO, Vec::new());
+    for segment in segments {
+        let (ptr, bytes) = (segment.ptr(), segment.requested());
+        if let Ok(held) = context.hold(own) {
+            // SAFETY: the range is a segment that no block is in, and the stream is held.
+            unsafe { context.note(Note::Rejoined { ptr, stream: held.raw() }) };
+        }
+        match below.deallocate(segment, own) {
+            Ok(()) => given = given.saturating_add(bytes),
+            Err(Refused { block, error }) => {
+                remember(context, &error);
+                kept.push(block);
+            }
+        }
+    }
+    (given, kept)
+}
+
+/// The segments of a memory that is gone, which could not be given back yet. They are blocks of the memory below, which counts
+/// them; where that is gone too, it keeps them held as any block that is still out.
+struct LeftSegments {
+    below: Weak<dyn DeviceMemoryResource>,
+    own: Stream,
+    launches: Launches,
+    segments: Vec<DeviceBlock>,
+    is_over: bool,
+}
+
+impl Remains for LeftSegments {
+    fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
+        if let Err(error) = self.launches.end(context, self.own) {
+            remember(context, &error);
+            return Bytes::ZERO;
+        }
+        let segments = std::mem::take(&mut self.segments);
+        let (given, kept) = match self.below.upgrade() {
+            Some(below) => give_back(&*below, self.own, segments),
+            None => (Bytes::ZERO, Vec::new()),
+        };
+        self.segments = kept;
+        self.is_over = self.segments.is_empty();
+        if self.is_over {
+            context.take_back_stream(self.own, 0);
+        }
+        given
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl fmt::Debug for LeftSegments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeftSegments").field("segments", &self.segments.len()).finish_non_exhaustive()
     }
 }
 
@@ -188,6 +256,12 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.context().forget_launched_memory(self.owner);
         self.give_back_unused();
-        self.context().take_back_stream(self.own, 0);
+        let segments = self.state().take_unused();
+        let (below, launches) = (Arc::downgrade(&self.below), std::mem::take(&mut self.launches));
+        if segments.is_empty() && launches.is_over() {
+            self.context().take_back_stream(self.own, 0);
+        } else {
+            self.context().leave(LeftSegments { below, own: self.own, launches, segments, is_over: false });
+        }
     }
 }

@@ -117,7 +117,7 @@ impl Inspector {
         context.check_stream(stream)?;
         let _using = context.use_awake_ranges(ranges.iter().copied())?;
         let piece = self.take(stream)?;
-        let submitted = context.hold_for_memory(stream).and_then(|held| {
+        let submitted = context.hold_for_question(stream).and_then(|held| {
             let submitted = self.submit(piece, ranges, expected, held.raw(), verdict);
             submitted.map_err(|error| context.failed(error))
         });
@@ -273,7 +273,7 @@ impl DeviceContext {
     ) -> Result<()> {
         let end = offset.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= block.requested().get()), "the range lies in the block");
-        let held = self.hold_for_memory(stream)?;
+        let held = self.hold_for_question(stream)?;
         let _using = self.use_awake_ranges([(block.ptr().offset(offset), bytes)])?;
         // SAFETY: the stream is held, and the range lies in a block that is the caller's alone.
         unsafe { self.driver().fill(self.device(), held.raw(), block.ptr().offset(offset), Pattern::U8(byte), bytes) }
@@ -282,7 +282,7 @@ impl DeviceContext {
 
     /// Writes `byte` to the margins of a block as [`submit_fill`](Self::submit_fill) does, each at most `width` wide.
     pub fn submit_fill_margins(&self, fenced: &mut FencedBlock, width: u64, byte: u8, stream: Stream) -> Result<()> {
-        let held = self.hold_for_memory(stream)?;
+        let held = self.hold_for_question(stream)?;
         let _using = self.use_awake_ranges(fenced.margins(width))?;
         fenced.margins(width).into_iter().filter(|(_, bytes)| *bytes > 0).try_for_each(|(ptr, bytes)| {
             // SAFETY: the stream is held, and the range lies in a block that is the caller's alone, outside its user's.

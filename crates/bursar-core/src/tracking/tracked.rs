@@ -1,6 +1,7 @@
 //! Blocks that remember the streams that use them.
 
 use super::{BlockUse, RefusedTransfer, Submission, Transfer, Uses};
+use crate::context::DeclaredUse as _;
 use crate::{
     Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
     Stream,
@@ -139,8 +140,10 @@ impl TrackedBlock {
         let stream = stream.into();
         let was_given_up = self.set_given_up(true);
         let ordered = self.uses.get().map_or(Ok(()), |uses| match uses.context.capture_of(stream) {
-            Some(capture) => capture.end_uses(&uses.context, self.block.generation(), stream, Access::Write),
-            None => uses.end_all_before(stream),
+            Some(capture) if uses.capture() == Some(capture.number()) => {
+                capture.end_uses(&uses.context, self.block.generation(), stream, Access::Write)
+            }
+            _ => uses.end_all_before(stream),
         });
         let Self { block, born, can_track, uses } = self;
         let (block, error) = match ordered {

@@ -96,6 +96,7 @@ impl Shared {
             return Ok(());
         }
         let remembered = self.context.fault().check();
+        self.context.retry_remains();
         let settled = self.memory.reap_blocking(patience).map(drop);
         if let Err(Error::Driver(error)) = remembered {
             self.context.fault().record(error);

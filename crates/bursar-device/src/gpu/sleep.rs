@@ -2,10 +2,10 @@
 
 use super::Gpu;
 use bursar_core::{
-    AllocTag, Bytes, DevicePtr, Error, HostStore, Result, SleepReading, SleepReport, SleepRequest, WakeReport,
-    WakeRequest,
+    AllocTag, Bytes, Error, HostStore, Result, SleepReading, SleepReport, SleepRequest, SleepRequestId, TaggedBlocks,
+    WakeReport, WakeRequest,
 };
-use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options for putting memory to sleep: which of it, and what becomes of its contents and its place.
@@ -148,14 +148,14 @@ impl Gpu {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sleep(&self, store: &dyn HostStore, options: &SleepOptions) -> Result<SleepReport> {
-        let blocks_of = |&tag: &AllocTag| self.blocks_of(tag).map(|blocks| (tag, blocks));
-        let discard = options.discard.iter().map(blocks_of).collect::<Result<Vec<_>>>()?;
-        let only = options.only.iter().map(blocks_of).collect::<Result<Vec<_>>>()?;
-        let request = SleepRequest {
-            only: (!only.is_empty()).then_some(only),
-            discard: discard.into_iter().flat_map(|(_, blocks)| blocks).collect(),
-            ..options.request.clone()
-        };
+        let (only, discard) = (options.only.clone(), options.discard.clone());
+        let has_tags = !(only.is_empty() && discard.is_empty());
+        if has_tags && !self.shared.live.has_tags() {
+            return Err(Error::InvalidValue { what: "blocks are not recorded by tag: see `Gpu::record_tags`" });
+        }
+        let tagged = move || TaggedBlocks { only, discard, record: Arc::new(self.shared.live.clone()) };
+        let request =
+            SleepRequest { id: SleepRequestId::unique(), tagged: has_tags.then(tagged), ..options.request.clone() };
         if self.context().sleepers().is_empty() {
             return Err(Error::Unsupported { device: self.id(), what: "sleep: its stack has no pool" });
         }
@@ -184,10 +184,5 @@ impl Gpu {
             asleep: sum.asleep.saturating_add(of.asleep),
             on_host: sum.on_host.saturating_add(of.on_host),
         })
-    }
-
-    fn blocks_of(&self, tag: AllocTag) -> Result<Vec<Range<DevicePtr>>> {
-        let unknown = Error::InvalidValue { what: "blocks are not recorded by tag: see `Gpu::record_tags`" };
-        self.shared.live.of(tag).ok_or(unknown)
     }
 }

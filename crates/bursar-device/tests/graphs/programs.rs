@@ -26,6 +26,8 @@ pub(super) struct Program<'a> {
     ordinary: Vec<Known>,
     /// For each memory, the graph that was launched last, while that one has it.
     latest: Vec<Option<usize>>,
+    /// Set where the driver fails: captures go on after a failure, with ordinary work beside them.
+    beside: Option<Random>,
 }
 
 impl<'a> Program<'a> {
@@ -33,7 +35,12 @@ impl<'a> Program<'a> {
         let streams = (0..4).map(|_| gpu.streams().lease().expect("room")).collect();
         let memories = (0..2).map(|_| gpu.graph_memory().expect("room")).collect();
         let (graphs, ordinary, latest) = (Vec::new(), Vec::new(), vec![None; 2]);
-        Self { gpu, random: Random::new(seed ^ 0x6ea9), streams, memories, graphs, ordinary, latest }
+        Self { gpu, random: Random::new(seed ^ 0x6ea9), streams, memories, graphs, ordinary, latest, beside: None }
+    }
+
+    /// Makes a program whose driver fails at times.
+    pub(super) fn among_failures(gpu: &'a Gpu, seed: u64) -> Self {
+        Self { beside: Some(Random::new(seed ^ 0xfa11)), ..Self::new(gpu, seed) }
     }
 
     pub(super) fn step(&mut self) -> Result<()> {
@@ -79,11 +86,15 @@ impl<'a> Program<'a> {
     /// Captures a program of its own on up to three streams.
     fn capture(&mut self) -> Result<()> {
         let (memory, main) = (self.random.index(2), self.random.index(4));
-        let Self { gpu, random, streams, memories, ordinary, .. } = self;
+        let Self { gpu, random, streams, memories, ordinary, beside, .. } = self;
         let captured = gpu.capture_into(&memories[memory], &streams[main], |capture| {
             let mut inside = Inside { capture, random, streams, main, forked: Vec::new(), buffers: Vec::new() };
             for _ in 0..4 + inside.random.index(12) {
-                inside.step(ordinary)?;
+                match (inside.step(ordinary), &mut *beside) {
+                    (stepped, None) => stepped?,
+                    // A call that fails changes nothing: the capture goes on.
+                    (_, Some(random)) => drop(inside.work_beside(gpu, random)),
+                }
             }
             inside.join()
         });
@@ -98,6 +109,8 @@ impl<'a> Program<'a> {
         }
         let (at, on) = (self.random.index(self.graphs.len()), self.random.index(4));
         let Captured { graph, memory, outputs } = &self.graphs[at];
+        // A launch that fails may have begun.
+        self.latest[*memory] = None;
         graph.launch(&self.streams[on])?;
         self.latest[*memory] = Some(at);
         if self.random.below(4) == 0 {
@@ -218,6 +231,21 @@ impl Inside<'_, '_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Uses ordinary memory on streams that are no part of the capture.
+    fn work_beside(&self, gpu: &Gpu, random: &mut Random) -> Result<()> {
+        let is_outside = |nth: &usize| *nth != self.main && !self.forked.contains(nth);
+        let outside: Vec<usize> = (0..self.streams.len()).filter(is_outside).collect();
+        if outside.is_empty() {
+            return Ok(());
+        }
+        let mut stream = || &self.streams[outside[random.index(outside.len())]];
+        let mut buffer = gpu.zeros::<u32>(5000, stream(), tag!("beside"))?;
+        add_one(gpu, stream(), &mut buffer)?;
+        add_one(gpu, stream(), &mut buffer)?;
+        assert!(buffer.to_vec()?.iter().all(|element| *element == 2), "memory beside a capture has changed");
         Ok(())
     }
 

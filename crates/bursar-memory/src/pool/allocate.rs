@@ -80,6 +80,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         let size = self.settings.units(bytes, align)?;
         let alarms = self.context.alarms();
         self.context.fault().check()?;
+        // A driver that listens hears of a grant before it hears that the memory sleeps.
+        let _grant = self.context.listens().then(|| self.state.sleep.begin_grant());
         self.state.sleep.check_awake(&self.context)?;
         let Some(magazine) = self.recent_magazine_for_listener(stream) else {
             return self.allocate_holding_stream(size, bytes, stream, tag, alarms);

@@ -176,7 +176,7 @@ impl FreeLists {
                     true => Some(at..u64::MAX),
                     false => sleeps.iter().find_map(|asleep| range_of(&asleep.ranges, at)),
                 })?;
-                let has_part = |asleep: &&RangesAsleep| is_whole || overlaps(&asleep.ranges, at, len);
+                let has_part = |asleep: &&RangesAsleep| overlaps(&asleep.ranges, at, len);
                 let of = sleeps.iter().filter(has_part).map(|asleep| asleep.number).collect();
                 (is_whole || !live.is_empty()).then_some((at, live, free, of))
             })
@@ -224,6 +224,13 @@ impl FreeLists {
             self.cut_abandoned(&abandoned, free);
         }
         (left, abandoned)
+    }
+
+    /// Forgets frames of a sleep that are mapped nowhere, which nobody wakes any more: each a first address and a length. `free` are
+    /// the runs that are free in those of the sleep.
+    pub(super) fn forget_asleep(&mut self, frames: &[(u64, u64)], free: &mut Vec<Run>) {
+        frames.iter().for_each(|&(at, _)| self.space.cut_asleep(at, &[]));
+        self.cut_abandoned(&frames.iter().map(|&(at, len)| (at, at + len)).collect(), free);
     }
 
     /// Takes pages that were abandoned out of all that is known of what sleeps.

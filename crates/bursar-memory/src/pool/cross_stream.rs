@@ -91,7 +91,7 @@ impl PoolState {
         if !is_over && unordered.home != stream {
             context.order_after(unordered.home, stream)?;
         }
-        let held = context.hold_for_free(stream)?;
+        let held = context.hold_for_noted_free(stream)?;
         if let Some(ptr) = unordered.unreported.take() {
             driver_calls::note_free_on(context, ptr, held.raw());
         }
@@ -164,7 +164,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     pub(super) fn wait_for_lane(&self, lane: usize, slot: usize) -> Result<(), DriverError> {
         let (context, state) = (&self.context, &self.state);
         let Some(held) = context.hold_slot_for_question(lane)? else { return Ok(()) };
-        let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
+        let Some(waiting) = context.hold_slot_for_question(slot)? else { return Ok(()) };
         let mut question = state.lists().question(lane);
         let waited = question.progress.have_wait(context, &held, &waiting, question.before);
         let mut lists = state.lists();

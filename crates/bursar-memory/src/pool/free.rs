@@ -54,22 +54,6 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(never)]
     fn free_checked(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let bytes = block.granted().get();
-        if self.is_own(&block)
-            && block.stream() == stream
-            && let Some(magazine) = self.recent_magazine_for_listener(stream)
-        {
-            // A stream that the thread remembers is the context's own, and stays.
-            if self.context.listens()
-                && let Ok(held) = self.context.hold(stream)
-            {
-                driver_calls::note_free_on(&self.context, block.ptr(), held.raw());
-            }
-            if !self.put_back(extent_of(&block), stream, Some(magazine)) {
-                return Err(already_free(block));
-            }
-            magazine.count_released(bytes);
-            return Ok(());
-        }
         let freed = match self.is_own(&block) {
             true => self.context.on_lasting(block.stream(), |home| self.free_of(home, &block, stream)),
             false => Err(self.foreign(&block)),
@@ -87,7 +71,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     fn free_of(&self, home: Stream, block: &DeviceBlock, stream: Stream) -> Result<bool> {
         let (context, extent) = (&self.context, extent_of(block));
         if home == stream {
-            let held = context.hold_for_free(stream)?;
+            let held = context.hold_for_noted_free(stream)?;
             driver_calls::note_free_on(context, block.ptr(), held.raw());
             if self.state.sleep.is_any() {
                 return Ok(self.state.lists().free_while_asleep(home, stream, extent));
@@ -95,7 +79,7 @@ impl<F: FrameSource> PagePoolResource<F> {
             let thread = self.state.current_thread();
             return Ok(self.put_back(extent, stream, thread.magazine(stream.slot())));
         }
-        let (held_home, held) = (context.hold_for_memory(home)?, context.hold_for_memory(stream)?);
+        let (held_home, held) = (context.hold_for_noted_free(home)?, context.hold_for_noted_free(stream)?);
         driver_calls::note_free_after(context, block.ptr(), held.raw(), held_home.raw());
         if self.state.sleep.is_any() {
             return Ok(self.state.lists().free_while_asleep(home, stream, extent));

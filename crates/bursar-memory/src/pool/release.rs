@@ -184,6 +184,7 @@ impl<F: FrameSource> PagePoolResource<F> {
 
 impl<F: FrameSource> Drop for PagePoolResource<F> {
     fn drop(&mut self) {
+        self.end_sleeps();
         let addresses = if *self.is_retired.get_mut() { 0..0 } else { self.addresses.clone() };
         let state = self.state.clone();
         let mut remains = PoolRemains { state, addresses, release: self.source.release() };

@@ -9,8 +9,9 @@
 //! 4. Frames are unmapped and *released*, which ends their charge. One that the driver does not let go of stays, and is
 //!    charged; the pool is asleep all the same, and waking takes it as it is.
 //!
-//! `record.rs` has what sleeps then, and `waking.rs` the way back.
+//! `record.rs` has what sleeps then, `waking.rs` the way back, and `ending.rs` the end of a pool that nobody wakes.
 
+mod ending;
 mod record;
 mod waking;
 
@@ -23,12 +24,15 @@ use super::runs::{Run, UNIT};
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{
     AllocTag, Bytes, DevicePtr, Error, Frame, FrameSource, HostStore, RefusedFrame, Result, SleepReading, SleepReport,
-    SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
+    SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest, is_interrupted,
 };
 use record::{Physical, SleepingFrame, SleepingFrames, SleepingRanges, Which};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
+
+/// The time between two looks whether somebody has moved a pool.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Refuses where all of the pool sleeps.
@@ -55,19 +59,60 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(Moving { pool: self })
     }
 
+    /// Begins to move as [`begin_move`](Self::begin_move) does, once whoever moves it now has, waiting at most for `patience`.
+    fn begin_move_in_turn(&self, patience: Duration) -> Result<Moving<'_, F>> {
+        let began = Instant::now();
+        loop {
+            match self.begin_move() {
+                Err(Error::Asleep { is_moving: true, .. }) if began.elapsed() < patience && !is_interrupted() => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                begun => return begun,
+            }
+        }
+    }
+
+    /// Refuses to wake a part while all of the pool sleeps.
+    fn check_wakes(&self, which: Which) -> Result<()> {
+        if self.state.sleep.asleep().has_whole_beside(which) {
+            // What sleeps by itself cannot be used while all of the pool sleeps.
+            let what = "the whole pool (so that no tag wakes by itself)";
+            return Err(Error::Asleep { device: self.context.device(), what, is_moving: false });
+        }
+        Ok(())
+    }
+
     /// Returns those of some blocks that are this pool's.
     fn own_ranges(&self, blocks: &[Range<DevicePtr>]) -> Ranges {
         let in_units = |range: &Range<DevicePtr>| (range.start.0 / UNIT, range.end.0.div_ceil(UNIT));
         blocks.iter().map(in_units).filter(|(start, _)| self.addresses.contains(start)).collect()
     }
 
-    /// Says that ranges sleep from now on: those of each tag that do not sleep yet, or all.
-    fn say_asleep(&self, request: &SleepRequest, call: u64) -> Said {
-        let mut said = Said { given_up: self.given_up(request), ..Said::default() };
+    /// Says that ranges sleep from now on: those of each tag that do not sleep yet, or all. `None`, and nothing sleeps, where the
+    /// tags that are meant have no block of this pool.
+    ///
+    /// It is decided here, and for good, which blocks are meant: none of them is freed before it was said and the alarm was raised,
+    /// and from then on none is granted to others.
+    fn say_asleep(&self, request: &SleepRequest) -> Option<Said> {
+        let mut said = None;
+        request.decide(&mut |only, discard| said = self.say_asleep_of(request, only, discard));
+        said
+    }
+
+    fn say_asleep_of(
+        &self,
+        request: &SleepRequest,
+        only: Option<&[TaggedRanges]>,
+        discard: &[Range<DevicePtr>],
+    ) -> Option<Said> {
+        let mut said = Said { given_up: self.given_up(request, discard), ..Said::default() };
         let all = || vec![(None, [(self.addresses.start, self.addresses.end)].into())];
-        let of_tags =
-            |tags: &Vec<TaggedBlocks>| tags.iter().map(|(tag, of)| (Some(*tag), self.own_ranges(of))).collect();
-        for (tag, ranges) in request.only.as_ref().map_or_else(all, of_tags) {
+        let of_tags = |tags: &[TaggedRanges]| tags.iter().map(|(tag, of)| (Some(*tag), self.own_ranges(of))).collect();
+        let meant: Vec<(_, Ranges)> = only.map_or_else(all, of_tags);
+        if meant.iter().all(|(_, ranges)| ranges.is_empty()) {
+            return None;
+        }
+        for (tag, ranges) in meant {
             let mut lists = self.state.lists();
             let ranges = if tag.is_some() { lists.asleep.awake_parts(ranges) } else { ranges };
             if ranges.is_empty() {
@@ -79,19 +124,20 @@ impl<F: FrameSource> PagePoolResource<F> {
             self.state.sleep.update(&lists);
             drop(lists);
             let ranges = in_pointers(&in_bytes);
-            said.ranges.push(SleepingRanges { number, id: self.context.begin_sleep(&ranges), tag, call });
+            let (id, place) = (self.context.begin_sleep(&ranges), request.keep_place.then_some(request.id));
+            said.ranges.push(SleepingRanges { number, id, tag, by: request.id, place });
             said.blocks.extend(ranges.into_iter().filter(|_| tag.is_some()));
         }
         self.context.raise_alarm();
-        said
+        Some(said)
     }
 
     /// Returns the ranges whose contents are given up, in bytes: as a request says, but for those that sleep already, of
     /// which it is what was said then.
-    fn given_up(&self, request: &SleepRequest) -> Vec<Range<u64>> {
+    fn given_up(&self, request: &SleepRequest, discard: &[Range<DevicePtr>]) -> Vec<Range<u64>> {
         let asked = match request.discard_all {
             true => Vec::from([Range { start: 0, end: u64::MAX }]),
-            false => request.discard.iter().map(|range| range.start.0..range.end.0).collect(),
+            false => discard.iter().map(|range| range.start.0..range.end.0).collect(),
         };
         let lists = self.state.lists();
         let (asleep, mut given_up) = lists.asleep.ranges_and_given_up();
@@ -103,11 +149,14 @@ impl<F: FrameSource> PagePoolResource<F> {
     fn come_to_rest(&self, request: &SleepRequest) -> Result<()> {
         let (context, state) = (&self.context, &self.state);
         context.fault().check()?;
+        if request.only.is_none() {
+            state.sleep.wait_for_grants();
+        }
         context.wait_for_all_streams(request.patience)?;
         state.drain(None, None);
         // A frame is given back only once it is mapped nowhere else.
         state.ask_all(context).and_then(|()| state.unmap_vacated(context)).map_err(|error| context.failed(error))?;
-        if request.only.is_none() {
+        if request.tags().is_none() {
             let release = |frame| self.source.release_frame(frame);
             state.release_frames(context, 0, &release);
         }
@@ -156,26 +205,20 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Ends the sleep of ranges, whose frames are awake.
     fn end_sleep(&self, ranges: Vec<SleepingRanges>) {
         for SleepingRanges { number, id, .. } in ranges {
+            // Before anything is granted there: whoever is granted a block can use it.
+            self.context.end_sleep(id);
             let mut lists = self.state.lists();
             lists.end_sleep(number);
             self.state.sleep.update(&lists);
-            drop(lists);
-            self.context.end_sleep(id);
         }
         self.state.retry_unordered(&self.context);
     }
 
     /// Puts frames to sleep that nothing is awake in, and whose ranges were said to sleep. After an error they are awake.
-    fn fall_asleep(
-        &self,
-        store: &dyn HostStore,
-        request: &SleepRequest,
-        said: &Said,
-        call: u64,
-    ) -> Result<SleepReport> {
+    fn fall_asleep(&self, store: &dyn HostStore, request: &SleepRequest, said: &Said) -> Result<SleepReport> {
         let began = Instant::now();
         self.come_to_rest(request)?;
-        self.keep_places(request, call)?;
+        self.keep_places(request)?;
         let waited = began.elapsed();
         let falling = self.take_out();
         let mut report = SleepReport { waited, ..SleepReport::default() };
@@ -196,7 +239,7 @@ impl<F: FrameSource> PagePoolResource<F> {
             Ok(saved) => saved,
             Err(error) => {
                 self.enter_awake(falling);
-                self.give_up_places(call);
+                self.give_up_places(request);
                 return Err(error);
             }
         };
@@ -208,12 +251,15 @@ impl<F: FrameSource> PagePoolResource<F> {
             let frames = at.iter().filter_map(|at| falling.remove(at)).zip(saved);
             let mut frames: Vec<_> = frames.map(|(frame, saved)| asleep(frame, saved)).collect();
             let all = Bytes(frames.iter().map(|frame| frame.bytes.get()).sum());
-            let released = self.give_back(&mut frames, request.keep_place);
+            let place = request.keep_place.then_some(request.id);
+            // Those who slept before and keep their place keep it in this frame, too.
+            let place = place.or_else(|| self.state.sleep.asleep().place_in(&of));
+            let released = self.give_back(&mut frames, place.is_some());
             report.released = report.released.saturating_add(released);
             report.kept = report.kept.saturating_add(all.saturating_sub(released));
             report.saved = report.saved.saturating_add(contents.bytes());
-            let place = request.keep_place.then_some(call);
-            self.state.sleep.asleep().frames.push(SleepingFrames { call, of, frames, free, contents, place });
+            let by = request.id;
+            self.state.sleep.asleep().frames.push(SleepingFrames { by, of, frames, free, contents, place });
         }
         let lists = self.state.lists();
         let shared = said.blocks.iter().map(|block| lists.space.placed_bytes(block)).sum();
@@ -223,14 +269,14 @@ impl<F: FrameSource> PagePoolResource<F> {
 
     /// Has the limits keep the place of what sleeps already and is meant, where a request asks for that; after an error none is
     /// kept more than before.
-    fn keep_places(&self, request: &SleepRequest, call: u64) -> Result<()> {
+    fn keep_places(&self, request: &SleepRequest) -> Result<()> {
         if !request.keep_place {
             return Ok(());
         }
         let mut all = std::mem::take(&mut self.state.sleep.asleep().frames);
-        let numbers: Option<BTreeSet<_>> = request.only.as_ref().map(|tags| {
+        let numbers: Option<BTreeSet<_>> = request.tags().map(|tags| {
             let asleep = self.state.sleep.asleep();
-            tags.iter().flat_map(|(tag, _)| asleep.numbers(Which::Tag(*tag))).collect()
+            tags.into_iter().flat_map(|tag| asleep.numbers(Which::Tag(tag))).collect()
         });
         let is_meant = |set: &SleepingFrames| numbers.as_ref().is_none_or(|numbers| !set.of.is_disjoint(numbers));
         let kept = all.iter_mut().filter(|set| set.place.is_none() && is_meant(set)).try_for_each(|set| {
@@ -238,18 +284,27 @@ impl<F: FrameSource> PagePoolResource<F> {
             if set.away() > Bytes::ZERO {
                 self.take_place(set.away(), Duration::ZERO)?;
             }
-            set.place = Some(call);
+            set.place = Some(request.id);
             Ok(())
         });
-        self.state.sleep.asleep().frames = all;
-        kept.inspect_err(|_| self.give_up_places(call))
+        let mut asleep = self.state.sleep.asleep();
+        asleep.frames = all;
+        let is_meant = |ranges: &&mut SleepingRanges| {
+            ranges.place.is_none() && numbers.as_ref().is_none_or(|numbers| numbers.contains(&ranges.number))
+        };
+        asleep.ranges.iter_mut().filter(is_meant).for_each(|ranges| ranges.place = Some(request.id));
+        drop(asleep);
+        kept.inspect_err(|_| self.give_up_places(request))
     }
 
-    /// Gives up the places that a call has had the limits keep for what slept before.
-    fn give_up_places(&self, call: u64) {
+    /// Gives up the places that a request has had the limits keep for what slept before.
+    fn give_up_places(&self, request: &SleepRequest) {
         let mut asleep = self.state.sleep.asleep();
-        let of_call = asleep.frames.iter_mut().filter(|set| set.place == Some(call));
-        let places: Vec<_> = of_call.map(|set| (set.place.take(), set.away())).collect();
+        let is_meant = |set: &&mut SleepingFrames| set.place == Some(request.id) && set.by != request.id;
+        let places: Vec<_> =
+            asleep.frames.iter_mut().filter(is_meant).map(|set| (set.place.take(), set.away())).collect();
+        let is_meant = |ranges: &&mut SleepingRanges| ranges.place == Some(request.id) && ranges.by != request.id;
+        asleep.ranges.iter_mut().filter(is_meant).for_each(|ranges| ranges.place = None);
         drop(asleep);
         places.into_iter().for_each(|(_, bytes)| self.source.give_up_place(bytes));
     }
@@ -309,7 +364,7 @@ impl<F: FrameSource> Drop for Moving<'_, F> {
 }
 
 /// The blocks of a tag.
-type TaggedBlocks = (AllocTag, Vec<Range<DevicePtr>>);
+type TaggedRanges = (AllocTag, Vec<Range<DevicePtr>>);
 
 /// That which a call said to sleep.
 #[derive(Debug, Default)]
@@ -391,16 +446,11 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             return Err(Error::Unsupported { device: self.context.device(), what: "sleep: it cannot map memory" });
         }
         let _moving = self.begin_move()?;
-        let call = self.state.sleep.asleep().begin_call();
         if self.state.lists().asleep.is_whole() {
-            return self.keep_places(request, call).map(|()| SleepReport::default());
+            return self.keep_places(request).map(|()| SleepReport::default());
         }
-        let has_none = |tags: &Vec<TaggedBlocks>| tags.iter().all(|(_, blocks)| self.own_ranges(blocks).is_empty());
-        if request.only.as_ref().is_some_and(has_none) {
-            return Ok(SleepReport::default());
-        }
-        let said = self.say_asleep(request, call);
-        match self.fall_asleep(store, request, &said, call) {
+        let Some(said) = self.say_asleep(request) else { return Ok(SleepReport::default()) };
+        match self.fall_asleep(store, request, &said) {
             Ok(report) => {
                 self.state.sleep.asleep().ranges.extend(said.ranges);
                 Ok(SleepReport { elapsed: began.elapsed(), ..report })
@@ -415,21 +465,24 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move()?;
-        if request.only.is_some() && self.state.lists().asleep.is_whole() {
-            // A tag that sleeps by itself cannot be used while all of the pool sleeps.
-            let what = "the whole pool (so that no tag wakes by itself)";
-            return Err(Error::Asleep { device: self.context.device(), what, is_moving: false });
-        }
-        let report = self.wake_those(request.only.map_or(Which::All, Which::Tag), request.patience)?;
+        let which = request.only.map_or(Which::All, Which::Tag);
+        self.check_wakes(which)?;
+        let report = self.wake_those(which, request.patience)?;
         Ok(WakeReport { elapsed: began.elapsed(), ..report })
     }
 
-    fn undo_sleep(&self, patience: Duration) -> Result<WakeReport> {
+    fn undo_sleep(&self, request: &SleepRequest) -> Result<WakeReport> {
         let began = Instant::now();
-        let _moving = self.begin_move()?;
-        let call = self.state.sleep.asleep().last_call;
-        let report = self.wake_those(Which::Call(call), patience)?;
-        self.give_up_places(call);
+        let _moving = self.begin_move_in_turn(request.patience)?;
+        self.give_up_places(request);
+        let which = Which::Request(request.id);
+        let has_none = self.state.sleep.asleep().numbers(which).is_empty();
+        match self.check_wakes(which) {
+            // All of the pool slept before it.
+            Err(_) if has_none => return Ok(WakeReport::default()),
+            checked => checked?,
+        }
+        let report = self.wake_those(which, request.patience)?;
         Ok(WakeReport { elapsed: began.elapsed(), ..report })
     }
 

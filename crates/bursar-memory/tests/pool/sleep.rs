@@ -322,6 +322,47 @@ fn z8_a_place_is_taken_for_what_sleeps_already() {
     }
 }
 
+/// A tag that keeps its place keeps it in frames, too, that it shares with blocks which fall asleep later without one.
+#[test]
+fn z8_a_place_is_kept_in_frames_that_fall_asleep_later_with_the_blocks_of_others() {
+    let (mine, theirs) = (tag!("mine"), tag!("theirs"));
+    for (is_asked_later, is_woken_between, all) in
+        [(false, false, false), (true, false, false), (false, true, false), (false, false, true), (true, true, true)]
+    {
+        let purse = Purse::of(Bytes(FRAME));
+        let context = crate::common::context(Sim::seeded(1));
+        let (one, other) = (on_purse(&context, &purse), on_purse(&context, &purse));
+        let stream = context.create_stream(0).expect("a stream");
+        let blocks = [mine, theirs].map(|tag| one.allocate(FRAME / 4, 256, stream, tag).expect("room"));
+        let only = |block: &DeviceBlock, keep_place| SleepRequest {
+            only: Some(vec![(block.tag(), vec![block.ptr()..block.ptr().offset(block.granted().get())])]),
+            keep_place,
+            ..SleepRequest::default()
+        };
+        let sleep = |request: &SleepRequest| one.sleep(&Heap, request).expect("asleep");
+        if is_asked_later {
+            sleep(&only(&blocks[0], false));
+        }
+        sleep(&only(&blocks[0], true));
+        assert_eq!(one.held(), Bytes(FRAME), "the frame is shared");
+        if is_woken_between {
+            sleep(&only(&blocks[1], false));
+            one.wake(&WakeRequest { only: Some(theirs), ..WakeRequest::default() }).expect("its place");
+        }
+        sleep(&if all { SleepRequest::default() } else { only(&blocks[1], false) });
+        assert_eq!((one.held(), purse.held()), (Bytes::ZERO, Bytes(FRAME)), "the place is kept");
+        assert!(other.allocate(FRAME, 256, stream, tag!("other")).is_err(), "the place is somebody's");
+        one.wake(&WakeRequest { only: (!all).then_some(mine), ..WakeRequest::default() }).expect("its place");
+        one.wake(&WakeRequest::default()).expect("it is awake");
+        assert_eq!((one.held(), purse.held()), (Bytes(FRAME), Bytes(FRAME)));
+        // Once it is awake nothing is kept any more.
+        sleep(&SleepRequest::default());
+        assert_eq!(purse.held(), Bytes::ZERO);
+        one.wake(&WakeRequest::default()).expect("room");
+        blocks.into_iter().for_each(|block| one.deallocate(block, stream).expect("its own"));
+    }
+}
+
 /// A child has copies of the pool's books: what it moved would be its parent's memory.
 #[test]
 fn z9_a_process_that_was_forked_off_moves_nothing() {

@@ -117,6 +117,26 @@ fn z7_a_device_without_memory_leaves_it_asleep_until_there_is_some() {
     rig.finish();
 }
 
+/// A frame that was mapped and could not be made accessible, nor be unmapped then, is made accessible by the next wake.
+#[test]
+fn z7_a_frame_that_stays_mapped_without_access_wakes_with_it() {
+    for nth in 1..=3 {
+        let (rig, stream, blocks) = filled(nth);
+        rig.pool.sleep(&Heap, &SleepRequest::default()).expect("asleep");
+        rig.faults.fail_nth(Call::PagesAllow, nth, Status::InvalidValue);
+        rig.faults.fail_always(Call::PagesUnmap, Status::InvalidValue);
+        rig.pool.wake(&WakeRequest::default()).expect_err("a frame is not accessible");
+        assert_eq!(rig.state(), SleepState::Asleep);
+        rig.faults.heal();
+        in_the_end(|| rig.pool.wake(&WakeRequest::default()));
+        for (value, block) in blocks.into_iter().enumerate() {
+            rig.expect(&block, value as u8 + 1, stream);
+            rig.pool.deallocate(block, stream).expect("its own");
+        }
+        rig.finish();
+    }
+}
+
 /// Host memory that comes shorter than it was asked for, from the `nth` piece on.
 #[derive(Debug)]
 struct Short {

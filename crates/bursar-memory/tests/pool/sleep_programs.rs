@@ -51,6 +51,8 @@ struct Program<'a> {
     is_whole: bool,
     /// Set where all that sleeps has its place.
     has_place: bool,
+    /// The tags of which all that sleeps by itself has its place.
+    placed: BTreeSet<AllocTag>,
     /// The bytes that somebody else has of the purse.
     others: Bytes,
     /// The most that places may be kept for.
@@ -70,6 +72,7 @@ impl<'a> Program<'a> {
             live,
             is_whole: false,
             has_place: false,
+            placed: BTreeSet::new(),
             others,
             places_max,
             frame_pages,
@@ -228,7 +231,7 @@ impl<'a> Program<'a> {
         }
         self.assert_charged();
         if self.random.below(6) == 0 {
-            self.rig.pool.undo_sleep(Duration::ZERO).expect("nobody has its room");
+            self.rig.pool.undo_sleep(&request).expect("nobody has its room");
             assert_eq!(self.asleep(), asleep_before);
             self.live.iter_mut().zip(asleep_before).for_each(|(live, before)| live.is_asleep = before);
             self.is_whole = whole_before;
@@ -237,6 +240,11 @@ impl<'a> Program<'a> {
             self.has_place = request.keep_place || (whole_before && self.has_place);
         } else if !whole_before {
             self.has_place = false;
+            let tags = tags.into_iter().flatten().copied();
+            match request.keep_place {
+                true => self.placed.extend(tags),
+                false => self.placed.retain(|placed| tags.clone().all(|tag| tag != *placed)),
+            }
         }
         if self.has_place {
             let charged = self.rig.budget.charged_bytes();
@@ -261,6 +269,11 @@ impl<'a> Program<'a> {
             self.has_place &= woken.is_err();
             self.places_max = self.places_max.min(before.asleep);
         }
+        match tag {
+            Some(tag) if woken.is_ok() => self.placed.retain(|placed| *placed != tag),
+            Some(_) => {}
+            None => self.placed.clear(),
+        }
         match woken {
             Ok(_) if tag.is_none() => {
                 self.is_whole = false;
@@ -274,7 +287,8 @@ impl<'a> Program<'a> {
             Err(Error::Asleep { .. }) => assert!(self.is_whole && tag.is_some(), "all of it wakes first"),
             Err(refused) => {
                 assert!(refused.is_capacity(), "{refused}");
-                assert!(tag.is_some() || !self.has_place, "whoever keeps his place is not refused: {refused}");
+                let is_placed = tag.map_or(self.has_place, |tag| self.placed.contains(&tag));
+                assert!(!is_placed, "whoever keeps his place is not refused: {refused}");
                 assert!(self.rig.pool.sleep_reading().asleep <= before.asleep);
                 if self.others == Bytes::ZERO {
                     self.assert_no_room(tag, &refused);

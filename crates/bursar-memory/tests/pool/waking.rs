@@ -10,6 +10,7 @@ use bursar_core::{
 use bursar_memory::PagePool;
 use bursar_sim::Sim;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
@@ -265,4 +266,43 @@ fn z14_a_pool_that_is_retired_asleep_gives_up_its_place_and_its_host_memory_and_
         rig.purse.charge(rig.limit).expect("nothing is charged, nor kept");
         rig.purse.release(rig.limit);
     }
+}
+
+/// A block that a pool grants can be used, unless another sleep has begun since: one that was asked for asleep is granted once its pool
+/// is awake for uses, too.
+#[test]
+fn z9_a_block_that_is_granted_while_a_pool_wakes_can_be_used() {
+    const SLEEPS: u64 = 100;
+    let rig = SleepRig::new(1, 64, &PagePool::default(), None);
+    let (stream, is_over) = (rig.stream(), AtomicBool::new(false));
+    let [begun, asleep, granted] = [0; 3].map(AtomicU64::new);
+    let held = rig.pool.allocate(FRAME, 256, stream, tag!("held")).expect("room");
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                // Of a sleep that has begun and is not counted here yet, a grant may be from before.
+                let before = asleep.load(SeqCst);
+                let Ok(block) = rig.pool.allocate(1000, 256, stream, tag!("asked")) else { continue };
+                let is_awake = rig.context.check_awake(block.ptr()).is_ok();
+                let has_begun_another = begun.load(SeqCst) != before;
+                rig.pool.deallocate(block, stream).expect("its own");
+                assert!(is_awake || has_begun_another, "it was granted after sleep {before}, and none has begun since");
+                granted.fetch_add(1, SeqCst);
+            }
+        });
+        for _ in 0..SLEEPS {
+            begun.fetch_add(1, SeqCst);
+            rig.pool.sleep(&Heap, &SleepRequest { discard_all: true, ..SleepRequest::default() }).expect("at rest");
+            asleep.fetch_add(1, SeqCst);
+            rig.pool.wake(&WakeRequest::default()).expect("room");
+            let so_far = granted.load(SeqCst);
+            while granted.load(SeqCst) == so_far && !asker.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, SeqCst);
+    });
+    assert!(granted.into_inner() >= SLEEPS);
+    rig.pool.deallocate(held, stream).expect("its own");
+    rig.finish();
 }

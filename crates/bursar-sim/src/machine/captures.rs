@@ -110,6 +110,8 @@ pub(crate) struct Graphs {
     pub(crate) captures: BTreeMap<u64, Capture>,
     pub(crate) graphs: BTreeMap<u64, Graph>,
     pub(crate) execs: BTreeMap<u64, GraphExec>,
+    /// Blocks that graphs have left behind which are gone, or never came to be. An earlier graph may still overwrite them.
+    pub(crate) outlived: Vec<Output>,
     /// Streams for lanes that no graph needs any more, with their devices.
     pub(crate) spare_lanes: Vec<(usize, usize)>,
 }
@@ -118,6 +120,18 @@ impl Graphs {
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// Records that a block was freed outside of captures. Returns whether a graph has left it behind.
+    fn release(&mut self, at: u64) -> bool {
+        let Self { captures, graphs, outlived, .. } = self;
+        let before = outlived.len();
+        outlived.retain(|output| output.range.start != at);
+        let of_captures = captures.values_mut().map(|capture| &mut capture.body);
+        let bodies = of_captures.chain(graphs.values_mut().map(|graph| &mut graph.body));
+        // Every one of them is told, so this does not stop at the first.
+        let told = bodies.filter_map(|body| body.release(at).then_some(())).count();
+        told > 0 || outlived.len() < before
     }
 }
 
@@ -233,7 +247,7 @@ impl MachineState {
             _ => None,
         };
         if let Some(failure) = failure {
-            self.begin_outputs(call, &capture.body.outputs, true);
+            self.outlive(call, capture.body.outputs);
             return Err(failure);
         }
         self.begin_outputs(call, &capture.body.outputs, false);
@@ -244,12 +258,18 @@ impl MachineState {
 
     /// Makes the blocks that a capture leaves behind usable to everybody, if what was there before is known to be over or
     /// `at_once`. Otherwise they are so from the first launch on.
-    pub(crate) fn begin_outputs(&mut self, call: CallInfo, outputs: &[Output], at_once: bool) {
+    fn begin_outputs(&mut self, call: CallInfo, outputs: &[Output], at_once: bool) {
         let op = call.operation(Executor::Host);
         let Some(oracle) = &mut self.oracle else { return };
         for output in outputs.iter().filter(|output| !output.is_released) {
             oracle.begin_output(call.device, output.range.clone(), op, output.tag, at_once);
         }
+    }
+
+    /// Keeps the blocks that a graph leaves behind which is no more.
+    pub(crate) fn outlive(&mut self, call: CallInfo, outputs: Vec<Output>) {
+        self.begin_outputs(call, &outputs, true);
+        self.graphs.outlived.extend(outputs.into_iter().filter(|output| !output.is_released));
     }
 
     /// Takes the streams of a capture out of it.
@@ -367,11 +387,7 @@ impl MachineState {
             return Ok(true);
         }
         let Note::Freed { ptr, .. } = note else { return Ok(false) };
-        let Graphs { captures, graphs, .. } = &mut self.graphs;
-        let of_captures = captures.values_mut().map(|capture| &mut capture.body);
-        let bodies = of_captures.chain(graphs.values_mut().map(|graph| &mut graph.body));
-        // Every one of them is told, so this does not stop at the first.
-        let is_output = bodies.filter_map(|body| body.release(ptr.0).then_some(())).count() > 0;
+        let is_output = self.graphs.release(ptr.0);
         let is_live = self.oracle.as_ref().is_some_and(|oracle| oracle.devices[call.device].is_block(ptr.0));
         Ok(is_output && !is_live)
     }

@@ -193,7 +193,7 @@ impl Oracle {
         let Some((end, around)) = self.devices[device].divided.remove(&start) else { return };
         let range = start..end;
         let op = at.of(&range).op;
-        let late = self.devices[device].accesses.unordered(range.clone(), clock);
+        let late = self.late_accesses(device, range.clone(), clock);
         self.report_unordered(device, HazardKind::FreeUnordered, late, op);
         let held = self.blocks_held(device, range.clone(), clock);
         self.report_unordered(device, HazardKind::FreeUnordered, held, op);
@@ -290,14 +290,21 @@ impl Oracle {
         };
         let range = start..block.end;
         let op = Operation { tag: block.tag, ..ended.of(&range).op };
-        let mut late = device_memory.accesses.unordered(range.clone(), clock);
-        // What sleeps is only copied by whoever has it sleep, who keeps the free until it is awake: that comes after the copies.
-        late.retain(|(part, _)| !device_memory.is_asleep(part.start));
+        let late = self.late_accesses(device, range.clone(), clock);
         if !self.report_unordered(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.began.epoch) {
             self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), block.began)], op);
         }
         self.forget_accesses(device, range, ended.epoch, clock);
         let home = home.map(|&(epoch, _)| epoch);
         self.devices[device].blocks.end_after(start, OrderedOp { op, ..ended }, home, &self.host);
+    }
+
+    /// Returns the accesses to a range that whoever gives it back with `clock` does not come after. What sleeps is only copied by
+    /// whoever has it sleep, who keeps the free until it is awake: that comes after the copies.
+    fn late_accesses(&self, device: usize, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
+        let device_memory = &self.devices[device];
+        let mut late = device_memory.accesses.unordered(range, clock);
+        late.retain(|(part, _)| !device_memory.is_asleep(part.start));
+        late
     }
 }

@@ -95,7 +95,7 @@ impl ActiveCall<'_> {
             && let Some(graph) = self.graphs.graphs.remove(&graph)
         {
             let call = self.call;
-            self.begin_outputs(call, &graph.body.outputs, true);
+            self.outlive(call, graph.body.outputs);
         }
     }
 
@@ -166,7 +166,7 @@ impl ActiveCall<'_> {
             !output.is_released && granted.iter().any(|own| own.start < range.end && range.start < own.end)
         };
         let others = self.graphs.graphs.values().flat_map(|other| &other.body.outputs);
-        others.filter(is_overwritten).map(|output| output.range.start).collect()
+        others.chain(&self.graphs.outlived).filter(is_overwritten).map(|output| output.range.start).collect()
     }
 
     /// Submits one node to the stream of its lane.

@@ -2,8 +2,8 @@
 
 use super::judge;
 use super::rig::{PAGE, Rig, SEEDS};
-use bursar_core::{RawStream, tag};
-use bursar_sim::HazardKind;
+use bursar_core::{Note, RawStream, tag};
+use bursar_sim::{Hazard, HazardKind};
 
 #[test]
 fn blocks_are_used_only_inside_their_bounds() {
@@ -156,4 +156,36 @@ fn a_block_freed_on_a_blocking_stream_is_still_used_by_the_default_stream() {
     };
     let hazard = judge(HazardKind::ReusedUnordered, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.first.map(|first| first.what), Some("fill"));
+}
+
+/// Room that was divided is given back as a block is: after every use, but while it sleeps also before the copy has run that brings
+/// its contents back, since whoever copies keeps it until then.
+#[test]
+fn z9_divided_room_rejoins_its_block_before_what_brings_it_back_only_while_it_sleeps() {
+    let program = |rig: &Rig, sleeps: bool| {
+        let (a, copies, ptr) = (rig.stream(), rig.stream(), rig.reserve(PAGE));
+        rig.mapped(ptr);
+        rig.granted(ptr, PAGE, a, tag!("segment"));
+        rig.note(Note::Divided { ptr, bytes: PAGE, stream: a });
+        rig.sync(a);
+        if sleeps {
+            rig.note(Note::Asleep { ptr, bytes: PAGE });
+        }
+        rig.fill(copies, ptr, 1, PAGE);
+        rig.note(Note::Rejoined { ptr, stream: a });
+        rig.sync(copies);
+        if sleeps {
+            rig.note(Note::Awake { ptr, bytes: PAGE });
+        }
+        rig.freed(ptr, a);
+    };
+    for seed in SEEDS {
+        let rig = Rig::seeded(seed);
+        program(&rig, true);
+        rig.sim.assert_clean();
+        let rig = Rig::seeded(seed);
+        program(&rig, false);
+        let is_late = |hazard: &Hazard| hazard.kind == HazardKind::FreeUnordered && hazard.second.what == "rejoined";
+        assert!(rig.sim.hazards().iter().any(is_late), "seed {seed}");
+    }
 }

@@ -105,14 +105,16 @@ impl Rig {
     }
 
     pub(crate) fn granted(&self, ptr: DevicePtr, bytes: u64, stream: RawStream, tag: AllocTag) {
-        let note = Note::Granted { ptr, bytes, stream, tag };
-        // SAFETY: the simulator checks it.
-        unsafe { self.sim.note(self.device, note) };
+        self.note(Note::Granted { ptr, bytes, stream, tag });
     }
 
     pub(crate) fn freed(&self, ptr: DevicePtr, stream: RawStream) {
+        self.note(Note::Freed { ptr, stream, home: stream });
+    }
+
+    pub(crate) fn note(&self, note: Note) {
         // SAFETY: the simulator checks it.
-        unsafe { self.sim.note(self.device, Note::Freed { ptr, stream, home: stream }) };
+        unsafe { self.sim.note(self.device, note) };
     }
 
     pub(crate) fn reserve(&self, bytes: u64) -> DevicePtr {

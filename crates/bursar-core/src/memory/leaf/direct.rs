@@ -67,7 +67,7 @@ impl DirectMemory {
             // What cannot be put in order may be waited for.
             context.has_run(home, Duration::MAX).map_err(|_| error)?;
         }
-        context.hold_for_free(stream)
+        context.hold_for_noted_free(stream)
     }
 
     /// Keeps a free that the driver could not order. A free that is wrong in any other way goes back to its caller.

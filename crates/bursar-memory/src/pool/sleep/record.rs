@@ -1,17 +1,17 @@
 //! The memory of a pool that sleeps, in two lists: *ranges*, whose uses are refused, each of a tag or of all of the pool; and *frames*,
 //! whose memory is away, with their contents.
 //!
-//! Frames fall asleep once nothing in them is awake, so those of one call may have blocks of several tags, also of such as
+//! Frames fall asleep once nothing in them is awake, so those of one request may have blocks of several tags, also of such as
 //! slept before. They are kept in *sets* that the same ranges have a part of: a tag wakes with all sets that have blocks of it,
 //! and ranges wake once no set has a part of them.
 
 use super::super::contents::Contents;
 use super::super::free_lists::FreeLists;
 use super::super::runs::{Run, UNIT};
-use bursar_core::{AllocTag, AsleepId, Bytes, DeviceContext, Error, Frame, Result};
+use bursar_core::{AllocTag, AsleepId, Bytes, DeviceContext, Error, Frame, Result, SleepRequestId};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The sleeps of a pool.
@@ -21,7 +21,19 @@ pub(in super::super) struct SleepRecord {
     pub(super) process: u32,
     /// Read on the long path; written with the free lists locked.
     level: AtomicU8,
+    /// The grants under way that a driver which listens is told of.
+    grants: AtomicUsize,
     asleep: Mutex<SleepLists>,
+}
+
+/// A grant that a driver which listens is told of: nothing falls asleep before this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct NotedGrant<'a>(&'a AtomicUsize);
+
+impl Drop for NotedGrant<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// Nothing sleeps; some of it does; all of it does.
@@ -31,7 +43,8 @@ const WHOLE: u8 = 2;
 
 impl Default for SleepRecord {
     fn default() -> Self {
-        Self { process: std::process::id(), level: AtomicU8::new(AWAKE), asleep: Mutex::default() }
+        let (level, grants) = (AtomicU8::new(AWAKE), AtomicUsize::new(0));
+        Self { process: std::process::id(), level, grants, asleep: Mutex::default() }
     }
 }
 
@@ -46,6 +59,20 @@ impl SleepRecord {
         match self.level.load(SeqCst) {
             WHOLE => Err(Error::Asleep { device: context.device(), what: "the pool", is_moving: false }),
             _ => Ok(()),
+        }
+    }
+
+    /// Begins a grant, before it is found that the pool is awake: a sleep is said before it waits for those that have begun, so
+    /// one of the two sees the other.
+    pub(in super::super) fn begin_grant(&self) -> NotedGrant<'_> {
+        self.grants.fetch_add(1, SeqCst);
+        NotedGrant(&self.grants)
+    }
+
+    /// Waits for grants that have begun. Those that begin later find that the pool sleeps.
+    pub(super) fn wait_for_grants(&self) {
+        while self.grants.load(SeqCst) > 0 {
+            std::thread::yield_now();
         }
     }
 
@@ -67,27 +94,30 @@ impl SleepRecord {
 /// The ranges and the frames that sleep, each in the order in which they fell asleep.
 #[derive(Debug, Default)]
 pub(super) struct SleepLists {
-    /// The number of the last call that was to put something to sleep.
-    pub(super) last_call: u64,
     pub(super) ranges: Vec<SleepingRanges>,
     pub(super) frames: Vec<SleepingFrames>,
 }
 
 impl SleepLists {
-    /// Begins a call that is to put something to sleep; returns its number.
-    pub(super) const fn begin_call(&mut self) -> u64 {
-        self.last_call += 1;
-        self.last_call
-    }
-
     /// Returns the numbers of the ranges that are meant.
     pub(super) fn numbers(&self, which: Which) -> BTreeSet<u64> {
         let is_meant = |ranges: &&SleepingRanges| match which {
             Which::All => true,
             Which::Tag(tag) => ranges.tag == Some(tag),
-            Which::Call(call) => ranges.call == call,
+            Which::Request(id) => ranges.by == id,
         };
         self.ranges.iter().filter(is_meant).map(|ranges| ranges.number).collect()
+    }
+
+    /// Returns the request that has a place kept for one of some ranges, where one has.
+    pub(super) fn place_in(&self, numbers: &BTreeSet<u64>) -> Option<SleepRequestId> {
+        self.ranges.iter().filter(|ranges| numbers.contains(&ranges.number)).find_map(|ranges| ranges.place)
+    }
+
+    /// Returns whether all of the pool sleeps, and that is not meant.
+    pub(super) fn has_whole_beside(&self, which: Which) -> bool {
+        let meant = self.numbers(which);
+        self.ranges.iter().any(|ranges| ranges.tag.is_none() && !meant.contains(&ranges.number))
     }
 }
 
@@ -96,8 +126,8 @@ impl SleepLists {
 pub(super) enum Which {
     All,
     Tag(AllocTag),
-    /// That which one call put to sleep.
-    Call(u64),
+    /// That which one request put to sleep.
+    Request(SleepRequestId),
 }
 
 /// Ranges whose uses are refused.
@@ -108,23 +138,25 @@ pub(super) struct SleepingRanges {
     pub(super) id: AsleepId,
     /// The tag of their blocks; `None` for all of the pool.
     pub(super) tag: Option<AllocTag>,
-    /// The call that put them to sleep.
-    pub(super) call: u64,
+    /// The request that has their place kept in every frame that they have a part of, where one has.
+    pub(super) place: Option<SleepRequestId>,
+    /// The request that put them to sleep.
+    pub(super) by: SleepRequestId,
 }
 
-/// Frames that fell asleep by one call, and that the same ranges have a part of.
+/// Frames that fell asleep by one request, and that the same ranges have a part of.
 #[derive(Debug)]
 pub(super) struct SleepingFrames {
-    /// The call that put them to sleep.
-    pub(super) call: u64,
+    /// The request that put them to sleep.
+    pub(super) by: SleepRequestId,
     /// The numbers of the ranges.
     pub(super) of: BTreeSet<u64>,
     pub(super) frames: Vec<SleepingFrame>,
     /// The runs that are free in them.
     pub(super) free: Vec<Run>,
     pub(super) contents: Contents,
-    /// The call that has the limits keep their place, where one has.
-    pub(super) place: Option<u64>,
+    /// The request that has the limits keep their place, where one has.
+    pub(super) place: Option<SleepRequestId>,
 }
 
 /// A frame that sleeps.
@@ -156,7 +188,8 @@ impl SleepingFrames {
         match which {
             Which::All => true,
             Which::Tag(_) => !self.of.is_disjoint(numbers),
-            Which::Call(call) => self.call == call,
+            // A later request may have put the rest of a frame to sleep, and with it the frame.
+            Which::Request(id) => self.by == id || !self.of.is_disjoint(numbers),
         }
     }
 

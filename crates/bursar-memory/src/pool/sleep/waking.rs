@@ -19,26 +19,25 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Takes memory for a frame that sleeps, in its place, and maps it where it was.
     fn take_back(&self, frame: &mut SleepingFrame) -> Result<Bytes> {
         let (context, mut taken) = (&self.context, Bytes::ZERO);
-        let of = match std::mem::replace(&mut frame.physical, Physical::Released) {
-            Physical::Mapped(of) => {
-                frame.physical = Physical::Mapped(of);
-                return Ok(taken);
-            }
-            Physical::Unmapped(of) => of,
+        let physical = match std::mem::replace(&mut frame.physical, Physical::Released) {
             Physical::Released => {
                 let of = self.make_in_place(frame.bytes)?;
                 self.state.lists().space.count_made(of.bytes());
                 taken = of.bytes();
-                of
+                Physical::Unmapped(of)
             }
+            physical => physical,
         };
-        match driver_calls::map(context, frame.at, &of) {
-            Ok(()) => frame.physical = Physical::Mapped(of),
-            Err(error) => {
-                frame.physical = Physical::Unmapped(of);
-                return Err(context.failed(error));
-            }
-        }
+        let (physical, mapped) = match physical {
+            Physical::Unmapped(of) => match driver_calls::map(context, frame.at, &of) {
+                Ok(()) => (Physical::Mapped(of), Ok(())),
+                Err(error) => (Physical::Unmapped(of), Err(context.failed(error))),
+            },
+            physical => (physical, Ok(())),
+        };
+        frame.physical = physical;
+        mapped?;
+        // Also of one that stayed mapped: it may be from a wake that failed here.
         driver_calls::allow_access(context, frame.at, frame.len).map_err(|error| context.failed(error))?;
         Ok(taken)
     }
@@ -216,7 +215,7 @@ impl SleepingFrame {
 }
 
 /// Returns a frame that is mapped where it was.
-fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
+pub(super) fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
     let Physical::Mapped(frame) = physical else { return None };
     Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new(), of: BTreeSet::new() })
 }
