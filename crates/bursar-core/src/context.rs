@@ -11,8 +11,9 @@
 //! | `order.rs` | order between streams, waiting for a stream, events |
 //! | `progress.rs` | how far a stream has come with what it was given |
 //! | `copies.rs` | copies and fills that have run when the call returns |
-//! | `captures.rs` | captures into graphs that are made here, and the order of what is captured |
+//! | `captures.rs` | captures into graphs that are made here; in `captures/`, the order of what is captured |
 //! | `launched_memories.rs` | memories that launches write to without a declared use |
+//! | `left_graphs.rs` | graphs that the driver failed to destroy |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `sleepers.rs` | pools that can sleep, and the ranges that are asleep |
 //! | `quiesce.rs` | waiting for every use and every stream |

@@ -7,6 +7,7 @@ mod limit_name;
 mod shortage;
 mod stream_misuse;
 mod survey;
+mod text;
 
 pub use advice::Advice;
 pub(crate) use advice::{Refusal, ScopeHoldings};
@@ -21,6 +22,7 @@ pub use survey::{LimitReading, PoolFigures, Survey, SurveyStep};
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
 use claims::QueuedFirst;
 use std::fmt;
+use text::{EachCause, show_out_of_budget, show_out_of_memory};
 
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -402,73 +404,6 @@ impl fmt::Debug for Error {
             cause = error.source();
         }
         f.write_str(&text)
-    }
-}
-
-/// An explanation that an error may have.
-type Explanation = Option<Box<Shortage>>;
-
-fn show_out_of_budget(
-    requested: &Bytes,
-    remaining: &Bytes,
-    limit: &Bytes,
-    by: &Option<LimitName>,
-    explanation: &Explanation,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    match by {
-        Some(name) => write!(f, "over {name}: ")?,
-        None => f.write_str("over budget: ")?,
-    }
-    show_requested(*requested, explanation, f)?;
-    write!(f, "{remaining} of {limit} left")?;
-    show_explanation(explanation, f)
-}
-
-fn show_out_of_memory(
-    device: &DeviceId,
-    requested: &Bytes,
-    free: &Bytes,
-    total: &Bytes,
-    explanation: &Explanation,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    write!(f, "{device} is out of memory: ")?;
-    show_requested(*requested, explanation, f)?;
-    write!(f, "{free} of {total} free")?;
-    show_explanation(explanation, f)
-}
-
-/// Shows the size that was asked for, and what that takes of whoever refused, where it does not read the same: a pool
-/// has part of it already, or blocks are rounded up.
-fn show_requested(taken: Bytes, explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match explanation.as_ref().map(|shortage| shortage.requested) {
-        Some(requested) if requested.to_string() != taken.to_string() => {
-            write!(f, "{requested} requested, which takes {taken} more; ")
-        }
-        Some(requested) => write!(f, "{requested} requested, "),
-        None => write!(f, "{taken} requested, "),
-    }
-}
-
-/// Shows the advice on the same line, or the whole explanation where that is asked for.
-fn show_explanation(explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match explanation {
-        Some(shortage) if f.alternate() => write!(f, "\n{shortage}"),
-        Some(shortage) => write!(f, "; {}", shortage.advice),
-        None => Ok(()),
-    }
-}
-
-/// Devices and why each cannot be used, on one line.
-struct EachCause<'a>(&'a [(DeviceId, Error)]);
-
-impl fmt::Display for EachCause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (device, cause)) in self.0.iter().enumerate() {
-            write!(f, "{}{device}: {cause}", if at == 0 { "" } else { "; " })?;
-        }
-        Ok(())
     }
 }
 

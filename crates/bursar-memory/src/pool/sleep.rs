@@ -9,9 +9,11 @@
 //! 4. Frames are unmapped and *released*, which ends their charge. One that the driver does not let go of stays, and is
 //!    charged; the pool is asleep all the same, and waking takes it as it is.
 //!
-//! `record.rs` has what sleeps then, `waking.rs` the way back, and `ending.rs` the end of a pool that nobody wakes.
+//! `record.rs` has what sleeps then, `places.rs` the places that limits keep for it, `waking.rs` the way back, and `ending.rs` the end of a
+//! pool that nobody wakes.
 
 mod ending;
+mod places;
 mod record;
 mod waking;
 
@@ -265,48 +267,6 @@ impl<F: FrameSource> PagePoolResource<F> {
         let shared = said.blocks.iter().map(|block| lists.space.placed_bytes(block)).sum();
         report.kept = report.kept.saturating_add(Bytes(shared));
         Ok(report)
-    }
-
-    /// Has the limits keep the place of what sleeps already and is meant, where a request asks for that; after an error none is
-    /// kept more than before.
-    fn keep_places(&self, request: &SleepRequest) -> Result<()> {
-        if !request.keep_place {
-            return Ok(());
-        }
-        let mut all = std::mem::take(&mut self.state.sleep.asleep().frames);
-        let numbers: Option<BTreeSet<_>> = request.tags().map(|tags| {
-            let asleep = self.state.sleep.asleep();
-            tags.into_iter().flat_map(|tag| asleep.numbers(Which::Tag(tag))).collect()
-        });
-        let is_meant = |set: &SleepingFrames| numbers.as_ref().is_none_or(|numbers| !set.of.is_disjoint(numbers));
-        let kept = all.iter_mut().filter(|set| set.place.is_none() && is_meant(set)).try_for_each(|set| {
-            self.abandon_unused(set);
-            if set.away() > Bytes::ZERO {
-                self.take_place(set.away(), Duration::ZERO)?;
-            }
-            set.place = Some(request.id);
-            Ok(())
-        });
-        let mut asleep = self.state.sleep.asleep();
-        asleep.frames = all;
-        let is_meant = |ranges: &&mut SleepingRanges| {
-            ranges.place.is_none() && numbers.as_ref().is_none_or(|numbers| numbers.contains(&ranges.number))
-        };
-        asleep.ranges.iter_mut().filter(is_meant).for_each(|ranges| ranges.place = Some(request.id));
-        drop(asleep);
-        kept.inspect_err(|_| self.give_up_places(request))
-    }
-
-    /// Gives up the places that a request has had the limits keep for what slept before.
-    fn give_up_places(&self, request: &SleepRequest) {
-        let mut asleep = self.state.sleep.asleep();
-        let is_meant = |set: &&mut SleepingFrames| set.place == Some(request.id) && set.by != request.id;
-        let places: Vec<_> =
-            asleep.frames.iter_mut().filter(is_meant).map(|set| (set.place.take(), set.away())).collect();
-        let is_meant = |ranges: &&mut SleepingRanges| ranges.place == Some(request.id) && ranges.by != request.id;
-        asleep.ranges.iter_mut().filter(is_meant).for_each(|ranges| ranges.place = None);
-        drop(asleep);
-        places.into_iter().for_each(|(_, bytes)| self.source.give_up_place(bytes));
     }
 
     /// Gives the memory of frames that sleep back, as far as the driver takes it, with their place or without; returns how

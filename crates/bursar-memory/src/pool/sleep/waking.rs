@@ -13,7 +13,7 @@ use super::record::{Physical, SleepingFrame, SleepingFrames, Which};
 use bursar_core::{Bytes, DevicePtr, Error, Frame, FrameSource, Holder, Result, Sleeper, WakeReport, WakeRequest};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Takes memory for a frame that sleeps, in its place, and maps it where it was.
@@ -50,26 +50,6 @@ impl<F: FrameSource> PagePoolResource<F> {
             }
             made => made,
         }
-    }
-
-    /// Takes a place with the limits: at once, or in the turn of whoever waits for it. Before a refusal every pool of the
-    /// device gives back what it can, and before a wait this one what is free once its work has run.
-    pub(super) fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
-        let began = Instant::now();
-        let is_refused = |taken: &Result<()>| taken.as_ref().is_err_and(Error::is_capacity);
-        let mut taken = self.source.take_place(bytes, Duration::ZERO);
-        if is_refused(&taken) {
-            self.context.trim();
-            taken = self.source.take_place(bytes, Duration::ZERO);
-        }
-        if !is_refused(&taken) || patience.is_zero() {
-            return taken;
-        }
-        if self.state.lists().units_in_whole_frames() > 0 {
-            self.state.wait_for_pending(&self.context, patience)?;
-            self.trim(Bytes::ZERO);
-        }
-        self.source.take_place(bytes, patience.saturating_sub(began.elapsed()))
     }
 
     /// Abandons the pages of frames that no block is in any more, also where waking is refused then; their addresses, and
