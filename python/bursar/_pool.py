@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -16,7 +16,7 @@ from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
 from ._timeouts import seconds
-from .errors import Forked
+from .errors import NoDevice
 
 if TYPE_CHECKING:
     from ._native import PinnedMemory, Reservation
@@ -41,9 +41,9 @@ def use_pool(
 
     The pool holds at most ``limit`` of each device, what it caches included. It is charged to ``reservation``, or else to the
     share of this worker if ``bursar run`` started it, or else to this process's account with the device's ledger, where other
-    processes see it. With ``device`` it is for that device alone; a reservation is always for its own. Memory is taken when it
-    is needed, and devices are opened when they are. Once the reservation is released, the pool does not grow any more, and
-    what it has goes back as it is trimmed.
+    processes see it. With ``device`` it is for that device alone; a reservation is always for its own, and refused for another.
+    Memory is taken when it is needed, and devices are opened when they are. Once the reservation is released, the pool does not
+    grow any more, and what it has goes back as it is trimmed.
 
     It can be made anew while nobody has memory of it; about 64 KiB of the one before stay until the process ends. Without it, the first library that needs the pool makes it, without a
     limit of its own.
@@ -52,7 +52,9 @@ def use_pool(
         raise TypeError(f"a reservation is what bursar.reserve() grants, not {type(reservation).__name__}")
     only = None if device is None else device_index(device)
     if reservation is not None and only is None:
-        only = reservation.device if reservation.device is not None else _native.index_of(reservation.uuid)
+        only = _native.index_of(reservation.uuid)
+        if only is None:
+            raise NoDevice(f"the reservation is of {reservation.uuid}, which is no device that this process has")
     _native.use_pool(limit, reservation, only)
 
 
@@ -120,8 +122,14 @@ def statistics() -> list[PoolStatistics]:
     return [PoolStatistics(**fields) for fields in devices]
 
 
-@contextlib.contextmanager
-def tag(name: str) -> Generator[None, None, None]:
+class _Tag(_native.Tag, contextlib.ContextDecorator):
+    """A block with a name, for a ``with`` statement or, as a decorator, for every call of a function."""
+
+    def _recreate_cm(self) -> _Tag:
+        return _Tag(self.name)
+
+
+def tag(name: str) -> _Tag:
     """Names what this thread allocates in the block, whichever library asks for it.
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
@@ -133,11 +141,7 @@ def tag(name: str) -> Generator[None, None, None]:
     """
     if not isinstance(name, str):
         raise TypeError(f"a tag is text, not {type(name).__name__}")
-    block = _native.TagBlock.enter(name)
-    try:
-        yield
-    finally:
-        block.leave()
+    return _Tag(name)
 
 
 def trim() -> int:
@@ -145,44 +149,22 @@ def trim() -> int:
     return _native.trim()
 
 
-#: The logs that have not been closed.
-_open_logs: list[_native.Log] = []
-
-
-def _close_logs() -> None:
-    """Ends the logs that the program has left open, when the interpreter ends: a compressed one has its last part only then."""
-    for log in _open_logs:
-        # A child that was forked has none of its own, and what cannot be written in a few seconds is given up.
-        with contextlib.suppress(Forked, TimeoutError):
-            log.close(5.0)
-
-
-class Log:
+class Log(_native.Log):
     """A log of everything that happens to the pool's memory, which :func:`log` began."""
 
-    def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
-        self._log = _native.Log(os.fsdecode(path))
-        if not _open_logs:
-            # Once only, however often logs come and go.
-            atexit.unregister(_close_logs)
-            atexit.register(_close_logs)
-        _open_logs.append(self._log)
-
-    @property
-    def dropped(self) -> int:
-        """The number of events that were lost, because the disk was too slow or failed."""
-        return self._log.dropped
+    def __new__(cls, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
+        # Once: a function that is registered again is still called once.
+        atexit.unregister(_native.close_logs)
+        atexit.register(_native.close_logs)
+        return super().__new__(cls, os.fsdecode(path))
 
     def flush(self, timeout: float | None = 10.0) -> bool:
-        """Writes what happened so far, and returns whether that was done in time."""
-        return self._log.flush(seconds(timeout))
+        """Writes what happened so far, and returns whether that was done in time, and nothing has failed to be written."""
+        return super().flush(seconds(timeout))
 
     def close(self, timeout: float | None = 10.0) -> int:
         """Ends the log and returns the number of events in it."""
-        written, _ = self._log.close(seconds(timeout))
-        with contextlib.suppress(ValueError):
-            _open_logs.remove(self._log)
-        return written
+        return super().close(seconds(timeout))
 
     def __enter__(self) -> Log:
         return self

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ContextDecorator
 from dataclasses import dataclass
 
 from . import _native
@@ -118,18 +118,21 @@ def sleep_when_asked(*devices: DeviceName) -> None:
     atexit.register(_native.end_asked)
 
 
-@contextmanager
-def awake() -> Iterator[None]:
+class _Awake(_native.Work, ContextDecorator):
+    """A stretch of work, for a ``with`` statement or, as a decorator, for every call of a function."""
+
+    def _recreate_cm(self) -> _Awake:
+        return _Awake()
+
+
+def awake() -> _Awake:
     """Waits until the memory of the pool is awake, and keeps it from being put to sleep by others until the end of the block.
 
-    Others are other processes: :func:`sleep` and :func:`wake` are the program's own, and wait for none of its blocks.
+    Others are other processes: :func:`sleep` and :func:`wake` are the program's own, and wait for none of its blocks. While another
+    process asks for the memory, blocks wait, but for those inside a block of the same thread. A block that waits for another thread's
+    holds both up until whoever asks gives up.
     """
-    while not _native.begin_work(0.25):
-        pass
-    try:
-        yield
-    finally:
-        _native.end_work()
+    return _Awake()
 
 
 def _synchronize() -> None:

@@ -6,9 +6,12 @@ use crate::pool::{self, PoolDevice};
 use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use bursar::memory::{SleepRequest, SleepState, WakeReport, WakeRequest};
 use bursar::{DeviceId, Error};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// The devices that are asked, each with what it is asked by.
@@ -16,7 +19,7 @@ static LISTENING: Mutex<Vec<(u32, Ledger, RemoteListener)>> = Mutex::new(Vec::ne
 
 /// The work of the program, and the devices that it waits for.
 static GATE: Gate = Gate {
-    state: Mutex::new(GateState { working: 0, closed: BTreeSet::new(), moving: BTreeSet::new(), ends: false }),
+    state: Mutex::new(GateState { working: Vec::new(), closed: BTreeSet::new(), moving: BTreeSet::new(), ends: false }),
     changed: Condvar::new(),
 };
 
@@ -29,8 +32,8 @@ struct Gate {
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 struct GateState {
-    /// The stretches of work under way.
-    working: usize,
+    /// The threads of the stretches of work under way, each as often as it has begun one.
+    working: Vec<ThreadId>,
     /// The devices that sleep, or are about to.
     closed: BTreeSet<u32>,
     /// The devices that a request is being met for.
@@ -42,6 +45,32 @@ struct GateState {
 impl Gate {
     fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a stretch of work on a thread, once it may; waits at most for `patience`. Returns whether it began.
+    fn begin(&self, thread: ThreadId, patience: Duration) -> bool {
+        let is_closed = |state: &mut GateState| match state.working.contains(&thread) {
+            // A request waits for the thread's work already, which this is a part of.
+            true => is_asleep(),
+            false => is_closed(state),
+        };
+        let waited = self.changed.wait_timeout_while(self.state(), patience, is_closed);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let begins = !waited.timed_out();
+        if begins {
+            state.working.push(thread);
+        }
+        begins
+    }
+
+    /// Ends a stretch of work that began on a thread.
+    fn end(&self, thread: ThreadId) {
+        let mut state = self.state();
+        if let Some(at) = state.working.iter().position(|working| *working == thread) {
+            state.working.swap_remove(at);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     fn open(&self, device: u32) {
@@ -56,11 +85,11 @@ impl Gate {
             let mut state = self.state();
             state.closed.insert(device);
             let left = patience.saturating_sub(began.elapsed());
-            if state.working > 0 && !left.is_zero() {
+            if !state.working.is_empty() && !left.is_zero() {
                 let woken = self.changed.wait_timeout(state, left.min(LOOK_EVERY));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let (working, ends) = (state.working, state.ends);
+            let (working, ends) = (state.working.len(), state.ends);
             drop(state);
             let what = match working {
                 _ if ends => "the program ends",
@@ -94,28 +123,50 @@ pub(crate) fn sleep_when_asked(py: Python<'_>, devices: Vec<u32>) -> Result<(), 
     })
 }
 
-/// Begins a stretch of work, once no device sleeps; waits for so many seconds at most. Returns whether it began.
-#[pyfunction]
-pub(crate) fn begin_work(py: Python<'_>, seconds: f64) -> Result<bool, Failure> {
-    pool::check_not_forked()?;
-    let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    Ok(py.detach(|| {
-        let state = GATE.state();
-        let (mut state, waited) =
-            GATE.changed.wait_timeout_while(state, patience, is_closed).unwrap_or_else(PoisonError::into_inner);
-        let begins = !waited.timed_out();
-        state.working += usize::from(begins);
-        begins
-    }))
+/// The context manager of stretches of work. It begins and ends them in one step each, so that no signal comes between that and the
+/// statement: Python runs handlers between its own instructions alone.
+#[pyclass(frozen, subclass, module = "bursar._native")]
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// The thread of the stretch that has begun and not ended.
+    begun: Mutex<Option<ThreadId>>,
 }
 
-/// Ends a stretch of work.
-#[pyfunction]
-pub(crate) fn end_work() {
-    let mut state = GATE.state();
-    state.working = state.working.saturating_sub(1);
-    drop(state);
-    GATE.changed.notify_all();
+impl Work {
+    fn begun(&self) -> MutexGuard<'_, Option<ThreadId>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Work {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Begins a stretch of work, once no device sleeps.
+    fn __enter__(&self, py: Python<'_>) -> Result<(), Failure> {
+        pool::check_not_forked()?;
+        let thread = std::thread::current().id();
+        if self.begun().is_some() {
+            let what = "the block has begun already: bursar.awake() makes one for each";
+            return Err(Failure::Raised(PyRuntimeError::new_err(what)));
+        }
+        while !py.detach(|| GATE.begin(thread, LOOK_EVERY)) {
+            py.check_signals()?;
+        }
+        // Another thread may have begun the same one meanwhile.
+        let before = self.begun().replace(thread);
+        before.into_iter().for_each(|thread| GATE.end(thread));
+        Ok(())
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
+        let thread = self.begun().take();
+        thread.into_iter().for_each(|thread| GATE.end(thread));
+    }
 }
 
 /// Has no memory fall asleep any more for those who ask, because the program ends.
@@ -130,8 +181,13 @@ fn is_closed(GateState { closed, moving, .. }: &mut GateState) -> bool {
     // The program itself may have woken it.
     let sleeps = |number| pool::opened(number).is_some_and(|device| state_of(device) != SleepState::Awake);
     closed.retain(|&number| moving.contains(&number) || sleeps(number));
-    let is_asleep = |device: &PoolDevice| matches!(state_of(device), SleepState::Asleep | SleepState::Moving);
-    !closed.is_empty() || pool::current().into_iter().flat_map(pool::Pool::opened).any(is_asleep)
+    !closed.is_empty() || is_asleep()
+}
+
+/// Returns whether all memory of the pool on a device sleeps, or just moves.
+fn is_asleep() -> bool {
+    let sleeps = |device: &PoolDevice| matches!(state_of(device), SleepState::Asleep | SleepState::Moving);
+    pool::current().into_iter().flat_map(pool::Pool::opened).any(sleeps)
 }
 
 fn state_of(device: &PoolDevice) -> SleepState {

@@ -13,6 +13,7 @@ use bursar::memory::{DeviceBlock, DevicePtr};
 use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -217,13 +218,25 @@ impl Buffer {
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         pool::check_not_forked()?;
         let memory = &*self.memory;
-        let copied = py.detach(|| {
-            let (block, mut bytes) = (memory.block(), vec![0; memory.bytes as usize]);
+        let len = isize::try_from(memory.bytes).map_err(Failure::value)?;
+        // SAFETY: without bytes to copy it makes an object of that length, or raises.
+        let made = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), len) };
+        // SAFETY: a new reference, or null with an exception raised.
+        let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?.cast_into::<PyBytes>().map_err(PyErr::from)?;
+        // SAFETY: the object is one of bytes.
+        let at = unsafe { ffi::PyBytes_AsString(made.as_ptr()) }.cast::<u8>().addr();
+        py.detach(|| {
+            let at = std::ptr::with_exposed_provenance_mut::<u8>(at);
+            // Here and not before, as the pages of the host are made by it.
+            // SAFETY: so many bytes are the object's, which nobody else has yet.
+            unsafe { at.write_bytes(0, len as usize) };
+            // SAFETY: as above, and they are written.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(at, len as usize) };
+            let block = memory.block();
             let block = block.as_ref().ok_or(Failure::Released)?;
-            memory.device.context.copy_to_host(block, 0, &mut bytes, block.stream())?;
-            Ok::<_, Failure>(bytes)
+            Ok::<_, Failure>(memory.device.context.copy_to_host(block, 0, bytes, block.stream())?)
         })?;
-        Ok(PyBytes::new(py, &copied))
+        Ok(made)
     }
 
     /// Has it freed only after what a stream was given until then, and the stream come after what was done to it so far.

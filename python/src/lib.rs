@@ -54,7 +54,7 @@ use pyo3::pymodule;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::asked::{begin_work, end_asked, end_work, sleep_when_asked};
+    use super::asked::{Work, end_asked, sleep_when_asked};
     #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]
@@ -82,9 +82,9 @@ mod _native {
     #[pymodule_export]
     use super::sleep::{sleep, sleep_state, wake};
     #[pymodule_export]
-    use super::statistics::{Log, device_count, memory_info, pool_statistics, trim, use_pool};
+    use super::statistics::{Log, close_logs, device_count, memory_info, pool_statistics, trim, use_pool};
     #[pymodule_export]
-    use super::tags::TagBlock;
+    use super::tags::Tag;
     #[pymodule_export]
     use super::torch::{
         torch_blocks, torch_check_captures, torch_counts, torch_fraction, torch_functions, torch_ranges,

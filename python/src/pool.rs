@@ -14,6 +14,7 @@ use crate::pool_streams::Streams;
 use crate::reservation::Drawn;
 use bursar::device::DeviceContext;
 use bursar::error::StreamMisuse;
+use bursar::ledger::Ledger;
 use bursar::memory::{AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused};
 use bursar::observe::Observer;
 use bursar::sync::Latch;
@@ -287,10 +288,13 @@ impl PoolDevice {
         let Pool { machine, terms, ledgers, is_closing, .. } = pool;
         let context = machine.context(device)?;
         let (pages, (statistics, reserved)) = (PagePool::default(), statistics_of(&context));
-        let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
+        let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(Bytes::MAX)).named("this process's pool");
         let share = Arc::new(OnceLock::new());
         let account = match &terms.account {
-            Some(account) => GlobalDeviceBudget::shared(account.clone()),
+            Some(account) => {
+                account.check_is_of(&Ledger::for_device(&context).map_err(Error::from)?, device)?;
+                GlobalDeviceBudget::shared(account.clone())
+            }
             None => {
                 let share = share.clone();
                 ledgers.budget_by(move |reserved| share.get_or_init(|| pool_share::of_process(reserved)).clone())
@@ -322,6 +326,11 @@ impl PoolDevice {
         let listed = [&self.book, &self.others].map(|book| book.lock().counts[0].blocks.current).iter().sum::<u64>()
             + self.buffers.lock().len() as u64;
         listed.max(self.statistics.counts().current.count)
+    }
+
+    /// Returns the most that the pool may hold of it, where it has a limit of its own.
+    pub(crate) fn own_limit(&self) -> Option<Bytes> {
+        self.limit.readings().first().map(|reading| reading.limit).filter(|limit| *limit < Bytes::MAX)
     }
 
     /// Returns whether the pool is being replaced, or was. Asked with the list locked that a block is entered in.

@@ -6,14 +6,16 @@ use bursar::observe::{Actions, Logging, Observer, Record};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
-/// The logs that are open.
+/// The logs of the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
+    /// Those that are told of what happens.
     open: RwLock<Vec<Logging>>,
-    /// The files that logs are written to, by the identities of the logs.
-    files: Mutex<Vec<(usize, FileId)>>,
+    /// The logs that are not written to their end, with their files.
+    unwritten: Mutex<Vec<(Logging, Option<FileId>)>>,
 }
 
 /// The device and the number of a file.
@@ -42,20 +44,13 @@ impl Logs {
         path: &Path,
         open: impl FnOnce() -> Result<Logging, E>,
     ) -> Result<Result<Logging, E>, InUse> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if file_id(path).is_some_and(|wanted| files.iter().any(|(_, file)| *file == wanted)) {
+        let mut unwritten = self.unwritten();
+        if file_id(path).is_some_and(|wanted| unwritten.iter().any(|(_, file)| *file == Some(wanted))) {
             return Err(InUse);
         }
         let opened = open();
-        if let (Ok(log), Some(file)) = (&opened, file_id(path)) {
-            files.push((log.identity(), file));
-        }
+        unwritten.extend(opened.iter().map(|log| (log.clone(), file_id(path))));
         Ok(opened)
-    }
-
-    /// Lets others have the file of a log that is not written any more.
-    pub(crate) fn forget_file(&self, log: &Logging) {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| *of != log.identity());
     }
 
     /// Has a log told of what happens from now on.
@@ -63,10 +58,31 @@ impl Logs {
         self.open.write().unwrap_or_else(PoisonError::into_inner).push(log);
     }
 
-    /// Has a log told of nothing more.
-    pub(crate) fn remove(&self, log: &Logging) {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|other| other.identity() != log.identity());
+    /// Has a log told of nothing more, and waits until it is written, at most for `patience`. Then its file is anyone's. Returns how many
+    /// records it has.
+    pub(crate) fn close(&self, log: &Logging, patience: Duration) -> Option<u64> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).retain(|other| other.identity() != log.identity());
+        let summary = log.close(patience).ok()?;
+        self.unwritten().retain(|(other, _)| other.identity() != log.identity());
+        Some(summary.written)
+    }
+
+    /// Closes all logs that are not, each within `patience`.
+    pub(crate) fn close_all(&self, patience: Duration) {
+        let unwritten: Vec<_> = self.unwritten().iter().map(|(log, _)| log.clone()).collect();
+        for log in unwritten {
+            // One that is not written in time, or cannot be, is as long as it is.
+            let _written = self.close(&log, patience);
+        }
+    }
+
+    /// Ends a log that nobody was given.
+    pub(crate) fn give_up(&self, log: &Logging) {
+        let _written = self.close(log, Duration::from_secs(1));
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, Vec<(Logging, Option<FileId>)>> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::failure::{Failure, GivenBack};
 use crate::size::Size;
 use bursar::error::{Claims, ExternalError};
 use bursar::memory::Account;
-use bursar::{Bytes, Error, ledger};
+use bursar::{Bytes, DeviceId, Error, ledger};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -56,6 +56,16 @@ impl Drawn {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails where it is not memory of the device that has this ledger.
+    pub(crate) fn check_is_of(&self, ledger: &ledger::Ledger, device: DeviceId) -> Result<(), Failure> {
+        match self.open()?.ledger().is_same(ledger) {
+            true => Ok(()),
+            false => Err(Failure::Value {
+                what: format!("the reservation is of {}, and {device} is another device", self.uuid),
+            }),
+        }
     }
 
     pub(crate) fn is_released(&self) -> bool {

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Makes the pool of this process.
 #[pyfunction]
@@ -60,20 +61,11 @@ pub(crate) fn memory_info(py: Python<'_>, device: u32) -> Result<(u64, u64), Fai
     })
 }
 
-/// A log of what happens to the memory of the pool.
-#[pyclass(frozen, module = "bursar")]
+/// A log of what happens to the memory of the pool. It goes on until it is closed, whether or not the program keeps its object.
+#[pyclass(frozen, subclass, module = "bursar")]
 #[derive(Debug)]
 pub(crate) struct Log {
     logging: Logging,
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        // In a child that was forked, the lock may be that of a thread that it does not have.
-        if !pool::is_forked() {
-            logs().forget_file(&self.logging);
-        }
-    }
 }
 
 #[pymethods]
@@ -81,7 +73,7 @@ impl Log {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
         let pool = pool::current_or_default(|| Machine::get(py))?;
-        py.detach(|| {
+        let logging = py.detach(|| {
             let _reader_stays = read_by_somebody(&path)?;
             let opened = logs().open(&path, || Logging::to_file(&path)).map_err(|InUse| {
                 let what = format!("another log of this process is written to {}: close that first", path.display());
@@ -89,36 +81,47 @@ impl Log {
             })?;
             let logging = opened.map_err(|error| unopened(&path, &error))?;
             let observer: Arc<dyn Observer> = logs().clone();
-            pool.observe(observer)?;
+            pool.observe(observer).inspect_err(|_| logs().give_up(&logging))?;
             logs().add(logging.clone());
-            Ok(Self { logging })
-        })
+            Ok::<_, Failure>(logging)
+        })?;
+        // An interrupt that came meanwhile ends the call here, and not between this and whoever would close the log.
+        if let Err(interrupt) = py.check_signals() {
+            py.detach(|| logs().give_up(&logging));
+            return Err(interrupt.into());
+        }
+        Ok(Self { logging })
     }
 
-    /// The number of records that were lost.
+    /// The number of events that were lost, because the disk was too slow or failed.
     #[getter]
     fn dropped(&self) -> u64 {
         self.logging.dropped()
     }
 
-    /// Writes what was recorded so far; returns whether that was done in time.
+    /// Writes what was recorded so far; returns whether that was done in time, and nothing failed to be written.
     fn flush(&self, py: Python<'_>, timeout: f64) -> Result<bool, Failure> {
         pool::check_not_forked()?;
         let flushed = retry(py, timeout, |longest| self.logging.flush(longest).then_some(()))?;
-        Ok(flushed.is_some())
+        Ok(flushed.is_some() && self.logging.last_error().is_none())
     }
 
-    /// Ends the log; returns how many records it has, and how many were lost.
-    fn close(&self, py: Python<'_>, timeout: f64) -> Result<(u64, u64), Failure> {
+    /// Ends the log; returns how many records it has.
+    fn close(&self, py: Python<'_>, timeout: f64) -> Result<u64, Failure> {
         pool::check_not_forked()?;
-        py.detach(|| logs().remove(&self.logging));
-        match retry(py, timeout, |longest| self.logging.close(longest).ok())? {
-            Some(summary) => {
-                logs().forget_file(&self.logging);
-                Ok((summary.written, summary.dropped))
-            }
+        match retry(py, timeout, |longest| logs().close(&self.logging, longest))? {
+            Some(written) => Ok(written),
             None => Err(PyTimeoutError::new_err(format!("the log could not be written within {timeout} s")).into()),
         }
+    }
+}
+
+/// Ends the logs that the program has left open, because the interpreter ends: a compressed one has its last part only then.
+#[pyfunction]
+pub(crate) fn close_logs(py: Python<'_>) {
+    // A child that was forked has none of its own, and what cannot be written in a few seconds is given up.
+    if !pool::is_forked() {
+        py.detach(|| logs().close_all(Duration::from_secs(5)));
     }
 }
 
@@ -169,7 +172,7 @@ pub(crate) fn pool_statistics(py: Python<'_>) -> Result<Bound<'_, PyList>, Failu
 fn describe<'py>(py: Python<'py>, number: u32, device: &PoolDevice) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     let reading = device.pages.readings().into_iter().next().unwrap_or_default();
-    let limit = device.limit.readings().first().map(|reading| reading.limit.get());
+    let limit = device.own_limit().map(Bytes::get);
     let Counts { current, peak, total } = device.statistics.counts();
     fields.set_item("device", number)?;
     fields.set_item("limit", limit)?;

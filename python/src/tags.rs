@@ -7,11 +7,12 @@
 
 use crate::pool;
 use bursar::memory::AllocTag;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The blocks that were entered on a thread and have not ended, by number.
 #[derive(Debug, Default)]
@@ -38,23 +39,67 @@ pub(crate) fn refresh() {
     pool::set_tag(ENTERED.with(|entered| entered.tag()));
 }
 
+/// The context manager of blocks that have a name. It begins and ends them in one step each, so that no signal comes between that and
+/// the statement: Python runs handlers between its own instructions alone.
+#[pyclass(frozen, subclass, module = "bursar._native")]
+#[derive(Debug)]
+pub(crate) struct Tag {
+    tag: AllocTag,
+    /// The block that has begun and not ended.
+    begun: Mutex<Option<Py<TagBlock>>>,
+}
+
+#[pymethods]
+impl Tag {
+    #[new]
+    fn new(name: &str) -> Self {
+        Self { tag: AllocTag::intern(name), begun: Mutex::default() }
+    }
+
+    /// The name.
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.tag.name()
+    }
+
+    fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
+        if self.begun().is_some() {
+            return Err(PyRuntimeError::new_err("the block has begun already: bursar.tag() makes one for each"));
+        }
+        // Not with `begun` locked, as Python may run another thread meanwhile, which may begin the same one.
+        let block = TagBlock::enter(py, self.tag)?.unbind();
+        let before = self.begun().replace(block);
+        before.map_or(Ok(()), |block| block.get().leave(py))
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let block = self.begun().take();
+        block.map_or(Ok(()), |block| block.get().leave(py))
+    }
+}
+
+impl Tag {
+    fn begun(&self) -> MutexGuard<'_, Option<Py<TagBlock>>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A block of code whose allocations have a name.
 #[pyclass(frozen, module = "bursar._native")]
 #[derive(Debug)]
-pub(crate) struct TagBlock {
+struct TagBlock {
     number: u64,
     tag: AllocTag,
     thread: Arc<ThreadTags>,
     has_ended: AtomicBool,
 }
 
-#[pymethods]
 impl TagBlock {
     /// Enters a block, on this thread and in this context.
-    #[staticmethod]
-    fn enter<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, Self>> {
+    fn enter(py: Python<'_>, tag: AllocTag) -> PyResult<Bound<'_, Self>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (number, tag) = (NUMBERS.fetch_add(1, Ordering::Relaxed), AllocTag::intern(name));
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let thread = ENTERED.with(Arc::clone);
         let block = Bound::new(py, Self { number, tag, thread, has_ended: AtomicBool::new(false) })?;
         let mut entered = in_context(py)?;

@@ -172,8 +172,8 @@ fn limit_to_fraction(device: u32, fraction: f64) -> Result<(), Failure> {
 pub(crate) fn torch_fraction(device: u32) -> Result<f64, Failure> {
     let Some(pool) = pool::current() else { return Ok(1.0) };
     let device = pool.device(DeviceId(device))?;
-    let limit = device.limit.readings().first().map_or(Bytes::ZERO, |reading| reading.limit);
-    Ok(limit.get() as f64 / device.context.facts().total.get().max(1) as f64)
+    let total = device.context.facts().total;
+    Ok(device.own_limit().unwrap_or(total).get() as f64 / total.get().max(1) as f64)
 }
 
 /// Fails if a stream that PyTorch uses the pool on is being captured into a graph.

@@ -36,9 +36,12 @@ def live(device: int = 0) -> int:
 
 
 def test_a_limit_refuses_with_numbers_and_holders() -> None:
+    bursar.Buffer("1MiB")
+    assert bursar.statistics()[0].limit is None
     bursar.use_pool(limit="1GiB")
     with bursar.tag("weights"):
         held = bursar.Buffer("600MiB")
+    assert bursar.statistics()[0].limit == 1 << 30
     with pytest.raises(bursar.OutOfMemory) as raised:
         bursar.Buffer("500MiB")
     error = raised.value
@@ -91,6 +94,20 @@ def test_a_pool_is_charged_to_a_reservation(card: Card) -> None:
         bursar.trim()
         assert reservation.held == 0
         bursar.use_pool()
+
+
+def test_y6_a_reservation_is_for_its_own_device() -> None:
+    with bursar.reserve("2GiB", device=1) as reservation:
+        bursar.use_pool(reservation=reservation)
+        assert len(bursar.Buffer("1GiB", device=1)) == 1 << 30
+        assert reservation.held == 1 << 30
+        bursar.use_pool()
+        with pytest.raises(ValueError, match=f"the reservation is of {reservation.uuid}, and gpu0 is another device"):
+            bursar.use_pool(reservation=reservation, device=0)
+        assert len(bursar.Buffer("1GiB")) == 1 << 30, "the pool is the one before"
+        bursar.use_driver("sim", sim_devices="1x8GiB")
+        with pytest.raises(bursar.NoDevice, match="which is no device that this process has"):
+            bursar.use_pool(reservation=reservation)
 
 
 def set_aside(card: Card) -> tuple[int, int]:

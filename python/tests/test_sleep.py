@@ -244,6 +244,72 @@ def test_z10_a_program_is_put_to_sleep_and_woken_by_the_command(tmp_path: Path) 
         assert program.wait(30) == 0
 
 
+WORKING = """
+import random, signal, sys, threading
+import bursar
+
+buffer = bursar.Buffer("8MiB")
+bursar.sleep_when_asked()
+
+class Interrupt(Exception):
+    pass
+
+def interrupt(number, frame):
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+for _ in range(500):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(10e-6, 60e-6))
+        while True:
+            with bursar.awake():
+                pass
+    except Interrupt:
+        pass
+
+@bursar.awake()
+def work():
+    pass
+
+outer = bursar.awake()
+with outer:
+    try:
+        outer.__enter__()
+    except RuntimeError as error:
+        print(error, flush=True)
+    while True:
+        other = threading.Thread(target=work)
+        other.start()
+        other.join(0.5)
+        if other.is_alive():
+            break
+    # Somebody asks, and another thread waits for that.
+    work()
+    print("inside", flush=True)
+other.join()
+print(bursar.sleep_state().state, flush=True)
+"""
+
+
+def test_z10_work_within_work_goes_on_while_somebody_asks_and_a_signal_leaves_none_begun(card: Card) -> None:
+    with card.python(WORKING) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "the block has begun already: bursar.awake() makes one for each\n"
+
+        def ask(what: str) -> subprocess.Popen[str]:
+            words = [sys.executable, "-m", "bursar", what, str(program.pid), "--timeout", str(PATIENCE)]
+            return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        asks = ask("sleep")
+        assert program.stdout.readline() == "inside\n"
+        _, said = asks.communicate(timeout=PATIENCE)
+        assert asks.returncode == 0, said
+        asks = ask("wake")
+        _, said = asks.communicate(timeout=PATIENCE)
+        assert asks.returncode == 0, said
+        assert program.stdout.readline() == "awake\n"
+
+
 def test_z10_a_program_that_ends_was_not_put_to_sleep(card: Card) -> None:
     program = card.python(
         "import bursar, sys\nbuffer = bursar.Buffer('1MiB')\nbursar.sleep_when_asked()\nwork = bursar.awake()\nwork.__enter__()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import threading
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
@@ -160,3 +161,46 @@ def test_blocks_end_in_any_order_and_on_any_thread(seed: int) -> None:
     while open_blocks:
         open_blocks.pop(numbers.randrange(len(open_blocks)))[1].close()
     assert names() == ["untagged"] * 2, f"seed {seed}"
+
+
+def test_a_block_that_has_begun_is_not_begun_again_and_a_function_can_be_one() -> None:
+    block = bursar.tag("once")
+    with block:
+        with pytest.raises(RuntimeError, match="the block has begun already"), block:
+            pass
+        kept = [bursar.Buffer(256)]
+    with block:
+        kept.append(bursar.Buffer(256))
+
+    @bursar.tag("function")
+    def allocate(depth: int) -> None:
+        kept.append(bursar.Buffer(256))
+        if depth:
+            allocate(depth - 1)
+
+    allocate(2)
+    kept.append(bursar.Buffer(256))
+    assert counted() == {"once": 2, "function": 3, "untagged": 1}
+
+
+class Interrupt(Exception):
+    """What a handler raises."""
+
+
+def test_y3_a_signal_at_any_moment_leaves_no_block_begun() -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupt
+
+    numbers, before = random.Random(1), signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(2000):
+            with pytest.raises(Interrupt):
+                signal.setitimer(signal.ITIMER_REAL, numbers.uniform(10e-6, 60e-6))
+                while True:
+                    with bursar.tag("interrupted"):
+                        pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    kept = bursar.Buffer(256)
+    assert counted() == {"untagged": 1}
+    del kept

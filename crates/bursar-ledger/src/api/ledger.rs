@@ -105,6 +105,19 @@ impl Ledger {
         Ok(Self { attachment, probe: None }.measured_by(move || Ok(context.driver().memory(context.device())?)))
     }
 
+    /// Returns whether both are handles of one ledger.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::Ledger;
+    ///
+    /// let ledger = Ledger::private(Bytes::gib(1));
+    /// assert!(ledger.is_same(&ledger.clone()) && !ledger.is_same(&Ledger::private(Bytes::gib(1))));
+    /// ```
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.attachment, &other.attachment)
+    }
+
     /// Returns this ledger with `probe` to measure what is used of the device outside the ledger. Handles made from it
     /// measure too.
     #[must_use]
