@@ -4,14 +4,17 @@
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
 //! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `package.rs` uses the
 //! packaged crates from outside, `c_interface.rs` writes the header of the C interface, `python.rs` builds and tests the
-//! Python package, `instructions.rs` counts instructions with callgrind, and `numa.rs` boots a kernel with several NUMA nodes.
+//! Python package, `hardware.rs` packs what is tried on a machine that has a GPU and no Rust, `instructions.rs` counts instructions
+//! with callgrind, and `numa.rs` boots a kernel with several NUMA nodes. Programs that cargo built are found by `artifacts.rs`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
 
+mod artifacts;
 mod c_interface;
 mod command;
 mod error;
+mod hardware;
 mod instructions;
 mod lexer;
 mod numa;
@@ -48,6 +51,7 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["package"] => package::run(root),
         ["header"] => c_interface::write_header(root),
         ["install-c", prefix] if !prefix.starts_with('-') => c_interface::install(root, prefix),
+        ["hardware"] => hardware::pack(root),
         ["test"] => test::run(root, test::STEPS),
         ["test", "--only", name] => test::run(root, std::slice::from_ref(test::step(name)?)),
         ["instructions", "help" | "--help" | "-h"] => {
@@ -75,6 +79,7 @@ fn help() -> String {
          cargo xtask package           package the crates, and use them from outside the workspace\n\
          cargo xtask header            write the header of the C interface from its code\n\
          cargo xtask install-c PREFIX  build the C interface, and put it below PREFIX\n\
+         cargo xtask hardware          pack the trials on a GPU for a machine that has no Rust\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
          cargo xtask numa              run the tests of pinned memory on five NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\

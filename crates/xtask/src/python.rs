@@ -30,11 +30,7 @@ const RAY: &str = "ray>=2.50";
 pub(crate) fn step(root: &Path) -> Result<(), Error> {
     let folder = root.join(target_folder()).join("python");
     let environment = Environment::make(root, &folder, &interpreter()?)?;
-    let wheels = folder.join("wheels");
-    remove(&wheels)?;
-    let mut build = environment.pip(["wheel", "--quiet", "--no-build-isolation", "--no-deps", ".", "--wheel-dir"]);
-    execute(build.arg(&wheels).env("BURSAR_WHEEL_PROFILE", "dev"))?;
-    let wheel = only_file(&wheels)?;
+    let wheel = environment.wheel(&folder.join("wheels"), "dev")?;
     execute(environment.pip(["install", "--quiet", "--force-reinstall", "--no-deps"]).arg(&wheel))?;
 
     let libcuda = libcuda(root)?;
@@ -55,6 +51,14 @@ pub(crate) fn step(root: &Path) -> Result<(), Error> {
             Ok(())
         }
     }
+}
+
+/// Builds the package as people install it, and puts its wheel into a folder, with those of pytest.
+pub(crate) fn wheels(root: &Path, into: &Path) -> Result<(), Error> {
+    let folder = root.join(target_folder()).join("python");
+    let environment = Environment::make(root, &folder, &interpreter()?)?;
+    environment.wheel(into, "release")?;
+    execute(environment.pip(["download", "--quiet", "--only-binary", ":all:", "pytest", "--dest"]).arg(into))
 }
 
 /// An interpreter, and its version as it prints it.
@@ -124,6 +128,14 @@ impl<'a> Environment<'a> {
         }
         fs::write(&stamp, made).map_err(|source| Error::Write { path: stamp, source })?;
         Ok(environment)
+    }
+
+    /// Builds the package into a folder that has nothing else, and returns its wheel.
+    fn wheel(&self, into: &Path, profile: &str) -> Result<PathBuf, Error> {
+        remove(into)?;
+        let mut build = self.pip(["wheel", "--quiet", "--no-build-isolation", "--no-deps", ".", "--wheel-dir"]);
+        execute(build.arg(into).env("BURSAR_WHEEL_PROFILE", profile))?;
+        only_file(into)
     }
 
     /// Returns a command of the environment's interpreter, in the workspace's folder.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::report::Program;
-use crate::command::{cargo, describe, output};
+use crate::artifacts::{Artifact, artifacts};
+use crate::command::{cargo, output};
 use crate::error::Error;
 
 /// The example that is the first process.
@@ -84,29 +85,6 @@ fn build(root: &Path, verb: &str, what: &[&str], scope: Scope) -> Command {
     command
 }
 
-/// A program in cargo's messages.
-#[derive(Debug, PartialEq, Eq)]
-struct Artifact {
-    package: String,
-    target: String,
-    executable: PathBuf,
-}
-
-/// Runs cargo and returns the programs that it built or found built.
-fn artifacts(command: &mut Command) -> Result<Vec<Artifact>, Error> {
-    println!("$ {}", describe(command));
-    Ok(output(command)?.lines().filter_map(artifact).collect())
-}
-
-/// Reads one message: a line of JSON, of which a few strings are wanted.
-fn artifact(message: &str) -> Option<Artifact> {
-    let after = |text: &str, key: &str| Some(text.split_once(key)?.1.split_once('"')?.0.to_owned());
-    let manifest = PathBuf::from(after(message, "\"manifest_path\":\"")?);
-    let package = manifest.parent()?.file_name()?.to_string_lossy().into_owned();
-    let target = after(message.split_once("\"target\":")?.1, "\"name\":\"")?;
-    Some(Artifact { package, target, executable: after(message, "\"executable\":\"")?.into() })
-}
-
 /// Returns the number of tests that a program lists.
 fn count_tests(program: &Path) -> Result<usize, Error> {
     let listed = output(Command::new(program).arg("--list"))?;
@@ -117,24 +95,4 @@ fn count_tests(program: &Path) -> Result<usize, Error> {
 fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>, Error> {
     let listed = output(Command::new(program).env("LD_TRACE_LOADED_OBJECTS", "1"))?;
     Ok(listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_read_from_cargos_message() {
-        let message = "{\"reason\":\"compiler-artifact\",\"package_id\":\"path+file:///w/crates/bursar-host#0.1.0\",\
-                       \"manifest_path\":\"/w/crates/bursar-host/Cargo.toml\",\"target\":{\"kind\":[\"test\"],\
-                       \"crate_types\":[\"bin\"],\"name\":\"pool\",\"src_path\":\"/w/x.rs\"},\
-                       \"executable\":\"/t/debug/deps/pool-1\",\"fresh\":true}";
-        let expected = Artifact {
-            package: "bursar-host".into(),
-            target: "pool".into(),
-            executable: "/t/debug/deps/pool-1".into(),
-        };
-        assert_eq!(artifact(message), Some(expected));
-        assert_eq!(artifact(&message.replace("\"/t/debug/deps/pool-1\"", "null")), None);
-    }
 }
