@@ -104,6 +104,18 @@ impl DeferredFree {
         refused.map(|RefusedTracked { block, error }| Self { memory, block, stream, cause: error })
     }
 
+    /// Frees the block once its uses are over, which are waited for where the driver fails to order anything after them.
+    fn wait_and_free(self) -> Result<()> {
+        if !self.can_be_tried() {
+            return Err(self.cause);
+        }
+        let Self { memory, block, .. } = self;
+        let block = block.into_block()?;
+        let stream = memory.context().lasting(block.stream())?;
+        memory.deallocate(block, stream)?;
+        Ok(())
+    }
+
     fn describe(&self) -> WaitingFree {
         let block = self.block.block();
         WaitingFree { tag: block.tag(), bytes: block.granted(), stream: self.stream, cause: self.cause.clone() }
@@ -123,14 +135,19 @@ impl DeferredFree {
     }
 }
 
-/// Tries each free for the last time and logs the blocks that are leaked.
+/// Makes each free for the last time: where the driver fails to order it, the uses of its block are waited for. Logs the blocks that
+/// are leaked all the same.
 impl Drop for DeferredFrees {
     fn drop(&mut self) {
         self.retry_within(Duration::MAX);
-        for DeferredFree { block, cause, .. } in self.frees.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            let block = block.block();
-            tracing::error!(device = %block.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
-                "a block that could never be freed is leaked: {cause}");
+        let left = std::mem::take(self.frees.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for free in left {
+            let WaitingFree { tag, bytes, stream, .. } = free.describe();
+            let (device, ptr) = (stream.device(), free.block.ptr());
+            if let Err(cause) = free.wait_and_free() {
+                tracing::error!(device = %device, ptr = %ptr, bytes = %bytes, tag = %tag,
+                    "a block that could never be freed is leaked: {cause}");
+            }
         }
     }
 }

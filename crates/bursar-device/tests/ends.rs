@@ -1,7 +1,7 @@
 //! R6: whatever call fails in the life of a device, its buffers and its streams, nothing is touched early and nothing
 //! is left behind for good, in whichever order they are dropped.
 
-use bursar_core::{Build, Bytes, DeviceId, Error, Result, Stack, Status, leaf, tag};
+use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Error, Result, Stack, Status, leaf, tag};
 use bursar_device::Gpu;
 use bursar_memory::{PagePool, Quota};
 use bursar_sim::{Call, Faults, Sim};
@@ -69,4 +69,39 @@ fn r6_one_failure_anywhere_in_the_life_of_a_device_over_the_drivers_pool_leaves_
 #[test]
 fn r6_one_failure_anywhere_in_the_life_of_a_device_over_direct_memory_leaves_nothing() {
     fails_anywhere(&Stack::new().over(leaf::Direct));
+}
+
+/// A buffer that another stream uses, dropped with its device while nothing can be ordered after anything: what the driver fails to
+/// order is waited for, since nobody tries again later.
+fn ends_without_order(stack: &impl Build) {
+    for call in [Call::StreamWait, Call::EventRecord, Call::EventCreate] {
+        for device_first in [false, true] {
+            let sim = Sim::seeded(1);
+            let faults = Faults::new(sim.clone());
+            let context = DeviceContext::open(faults.clone(), GPU0).expect("a simulated device opens");
+            let gpu = Gpu::with_context(&context, stack).expect("room for addresses");
+            let (a, b) = (gpu.streams().acquire().expect("a stream"), gpu.streams().acquire().expect("a stream"));
+            let mut buffer = gpu.buffer::<u8>(1000, a, tag!("buffer")).expect("room");
+            gpu.submit(b, |work| work.fill(&mut buffer, 1)).expect("the device works");
+            faults.fail_always(call, FAILS);
+            if device_first {
+                drop(gpu);
+                drop(buffer);
+            } else {
+                drop(buffer);
+                drop(gpu);
+            }
+            faults.heal();
+            drop(context);
+            sim.assert_clean();
+            assert!(sim.leaks().is_empty(), "{call}, device first {device_first}: {}", sim.leaks());
+        }
+    }
+}
+
+#[test]
+fn r6_a_free_that_is_never_ordered_is_made_when_its_device_ends() {
+    ends_without_order(&Stack::new().layer(PagePool::default()).over(leaf::Frames));
+    ends_without_order(&Stack::new().over(leaf::Async));
+    ends_without_order(&Stack::new().over(leaf::Direct));
 }
