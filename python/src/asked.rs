@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
-use bursar::memory::{SleepRequest, SleepState, WakeReport, WakeRequest};
+use bursar::memory::{SleepRequest, SleepState, WakeRequest};
 use bursar::{DeviceId, Error};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -224,10 +224,7 @@ fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteR
         }
         RemoteRequest::Wake { patience } => {
             let was_so = is_so(SleepState::Awake);
-            let mut report = WakeReport::default();
-            for sleeper in device.context.sleepers() {
-                report = report.and(sleeper.wake(&WakeRequest { only: None, patience })?);
-            }
+            let report = device.context.wake(&WakeRequest { patience, ..WakeRequest::default() })?;
             GATE.open(number);
             Ok(RemoteReport { was_so, ..report.into() })
         }

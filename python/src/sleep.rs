@@ -112,16 +112,12 @@ pub(crate) fn wake(py: Python<'_>, tags: Vec<String>, timeout: f64) -> Result<Wa
     pool::check_not_forked()?;
     let tags = interned(&tags);
     until_signal(py, || {
-        let only: Vec<_> = if tags.is_empty() { vec![None] } else { tags.into_iter().map(Some).collect() };
         let mut report = WakeReport::default();
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
-            for &only in &only {
-                for sleeper in device.context.sleepers() {
-                    let woken =
-                        once_still(patience(timeout), |patience| sleeper.wake(&WakeRequest { only, patience }))?;
-                    report = report.and(woken);
-                }
-            }
+            let woken = once_still(patience(timeout), |patience| {
+                device.context.wake(&WakeRequest { only: tags.clone(), patience })
+            })?;
+            report = report.and(woken);
         }
         let WakeReport { taken, restored, elapsed } = report;
         Ok((taken.get(), restored.get(), elapsed.as_secs_f64()))

@@ -102,6 +102,24 @@ def test_z6_a_tag_of_a_pool_that_sleeps_as_a_whole_does_not_wake_by_itself() -> 
     assert bursar.wake().restored >= 8 << 20 and weights.ptr
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ()])
+def test_z7_a_wake_that_is_refused_wakes_none_of_its_tags(names: tuple[str, ...]) -> None:
+    bursar.use_pool(limit="40MiB")
+    with bursar.tag("a"):
+        a = bursar.Buffer("4MiB")
+    with bursar.tag("b"):
+        b = bursar.Buffer("20MiB")
+    bursar.sleep("a", "b")
+    others = bursar.Buffer("30MiB")
+    before = bursar.sleep_state(), held()
+    with pytest.raises(bursar.OutOfMemory):
+        bursar.wake(*names)
+    assert (bursar.sleep_state(), held()) == before
+    del others
+    bursar.wake(*names)
+    assert bursar.sleep_state().state == "awake" and a.ptr and b.ptr
+
+
 @pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf")])
 def test_a_timeout_that_makes_no_sense_moves_nothing(wrong: float) -> None:
     buffer = bursar.Buffer("2MiB")

@@ -819,7 +819,8 @@ bursar_status bursar_device_sleep(struct bursar_device device,
 // the ledger's queue, `timeout_ms` at most.
 //
 // Errors: `BURSAR_OUT_OF_BUDGET`, `BURSAR_OUT_OF_MEMORY` or `BURSAR_WITHHELD` where there is no room in time; `BURSAR_ASLEEP` while another thread has
-// it fall asleep or wake; `BURSAR_LEDGER`, `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It then sleeps as it did.
+// it fall asleep or wake; `BURSAR_LEDGER`, `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It then sleeps as it did,
+// or, where tags had slept by themselves before, these alone.
 // Threads: any; while it waits, only the calling thread does.
 // Ownership: the structure is the caller's.
 //

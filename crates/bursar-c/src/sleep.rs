@@ -8,7 +8,7 @@ use crate::handles::{DEVICES, Device};
 use crate::status::{CallResult, bursar_status};
 use bursar::Error;
 use bursar::host::PinnedPool;
-use bursar::memory::{SleepReading, SleepReport, SleepRequest, SleepState, WakeReport, WakeRequest};
+use bursar::memory::{SleepReading, SleepReport, SleepRequest, SleepState, WakeRequest};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -163,7 +163,8 @@ pub unsafe extern "C" fn bursar_device_sleep(
 /// the ledger's queue, `timeout_ms` at most.
 ///
 /// Errors: `BURSAR_OUT_OF_BUDGET`, `BURSAR_OUT_OF_MEMORY` or `BURSAR_WITHHELD` where there is no room in time; `BURSAR_ASLEEP` while another thread has
-/// it fall asleep or wake; `BURSAR_LEDGER`, `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It then sleeps as it did.
+/// it fall asleep or wake; `BURSAR_LEDGER`, `BURSAR_DRIVER_FAILED`, `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. It then sleeps as it did,
+/// or, where tags had slept by themselves before, these alone.
 /// Threads: any; while it waits, only the calling thread does.
 /// Ownership: the structure is the caller's.
 ///
@@ -179,11 +180,8 @@ pub unsafe extern "C" fn bursar_device_wake(
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
         let device = DEVICES.keep(device.id)?;
-        let request = WakeRequest { only: None, patience: Duration::from_millis(timeout_ms) };
-        let mut report = WakeReport::default();
-        for sleeper in device.context.sleepers() {
-            report = report.and(sleeper.wake(&request)?);
-        }
+        let request = WakeRequest { patience: Duration::from_millis(timeout_ms), ..WakeRequest::default() };
+        let report = device.context.wake(&request)?;
         let report = bursar_wake_report {
             struct_size: size_of::<bursar_wake_report>(),
             taken: report.taken.get(),

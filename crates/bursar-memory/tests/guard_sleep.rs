@@ -50,7 +50,7 @@ impl Desk {
     }
 
     fn wake(&self, only: Option<AllocTag>) -> Result<()> {
-        self.pool().wake(&WakeRequest { only, ..WakeRequest::default() }).map(drop)
+        self.pool().wake(&WakeRequest { only: Vec::from_iter(only), ..WakeRequest::default() }).map(drop)
     }
 
     /// Writes one byte wherever it is, and waits for it.

@@ -160,14 +160,10 @@ pub struct SleepReading {
 /// Memory of a device that can sleep, as a pool is.
 ///
 /// ```
-/// # use bursar::Result;
-/// # use bursar::memory::{WakeReport, WakeRequest};
 /// # use bursar::prelude::*;
-/// fn wake_all(context: &DeviceContext) -> Result<WakeReport> {
-///     let wake = |sum: WakeReport, sleeper: std::sync::Arc<dyn bursar::memory::Sleeper>| {
-///         Ok(sum.and(sleeper.wake(&WakeRequest::default())?))
-///     };
-///     context.sleepers().into_iter().try_fold(WakeReport::default(), wake)
+/// fn bytes_asleep(context: &DeviceContext) -> Bytes {
+///     let asleep = context.sleepers().into_iter().map(|sleeper| sleeper.sleep_reading().asleep);
+///     asleep.fold(Bytes::ZERO, Bytes::saturating_add)
 /// }
 /// ```
 pub trait Sleeper: fmt::Debug + Send + Sync {
@@ -178,8 +174,8 @@ pub trait Sleeper: fmt::Debug + Send + Sync {
     /// the [reading](Self::sleep_reading) says which.
     fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport>;
 
-    /// Takes device memory again and copies contents back, to the same addresses. After an error what is not awake by then sleeps
-    /// as it did: where tags slept before all of it did, that may be the tags alone.
+    /// Takes device memory again and copies contents back, to the same addresses. After an error all that was meant sleeps as it
+    /// did; but where tags slept by themselves before all of it did, that may be the tags alone.
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport>;
 
     /// Wakes what [`sleep`](Self::sleep) put to sleep by a request of this identity, and gives up the places that it took: for
@@ -284,6 +280,13 @@ impl DeviceContext {
             }
         }
         Ok(report)
+    }
+
+    /// Wakes the memory of the device that sleeps, as a request says. After an error what it means sleeps on; where there are several
+    /// sleepers, those before the one that was refused are awake.
+    pub fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
+        let sleepers = self.sleepers().into_iter();
+        sleepers.map(|sleeper| sleeper.wake(request)).try_fold(WakeReport::default(), |sum, woken| Ok(sum.and(woken?)))
     }
 
     /// Undoes a [`sleep`](Self::sleep) of the device's memory by this request, which met no error: for one who puts several

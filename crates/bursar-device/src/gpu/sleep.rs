@@ -88,8 +88,7 @@ impl SleepOptions {
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until memory is woken with them"]
 pub struct WakeOptions {
-    only: Vec<AllocTag>,
-    patience: Duration,
+    request: WakeRequest,
 }
 
 impl WakeOptions {
@@ -98,15 +97,16 @@ impl WakeOptions {
         Self::default()
     }
 
-    /// Has the blocks of a tag wake that was put to sleep by itself, and of other tags that are given so.
+    /// Has the blocks of a tag wake that was put to sleep by itself, and of other tags that are given so: all of them, or none where
+    /// there is no room for all.
     pub fn only(mut self, tag: AllocTag) -> Self {
-        self.only.push(tag);
+        self.request.only.push(tag);
         self
     }
 
     /// Sets how long to wait for memory that others have: in the queue of a ledger. Not at all by default.
     pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+        self.request.patience = patience;
         self
     }
 }
@@ -162,18 +162,10 @@ impl Gpu {
         self.context().sleep(store, &request)
     }
 
-    /// Wakes what sleeps: at the same addresses, with the same contents. What is refused stays asleep, and can be woken
-    /// later.
+    /// Wakes what sleeps: at the same addresses, with the same contents. After a refusal it sleeps on, and can be woken later; where
+    /// tags slept by themselves before everything did, that may be these tags alone.
     pub fn wake(&self, options: &WakeOptions) -> Result<WakeReport> {
-        let tags = options.only.iter().copied().map(Some);
-        let tags: Vec<_> = if options.only.is_empty() { vec![None] } else { tags.collect() };
-        let mut report = WakeReport::default();
-        for only in tags {
-            for sleeper in self.context().sleepers() {
-                report = report.and(sleeper.wake(&WakeRequest { only, patience: options.patience })?);
-            }
-        }
-        Ok(report)
+        self.context().wake(&options.request)
     }
 
     /// Returns whether the memory of the device's pools sleeps, and how much of it.

@@ -11,7 +11,7 @@
 //! ([`FreeLists::sweep_asleep`]).
 
 use super::extent::Extent;
-use super::free_lists::{FreeLists, UnorderedFree};
+use super::free_lists::{FreeLists, StreamEnd, UnorderedFree};
 use super::growth_plan::{PlacedFrame, RunList};
 use super::runs::{Run, Runs, UNIT};
 use bursar_core::Stream;
@@ -302,6 +302,24 @@ impl FreeLists {
             self.asleep.swept.push((RunList::Lane(slot), Run { at, len, stamp: 0 }));
         }
         sleeps
+    }
+
+    /// Moves on what sleeps of the lane at a slot, whose stream ends.
+    pub(super) fn end_swept(&mut self, slot: usize, end: StreamEnd) {
+        for (list, run) in std::mem::take(&mut self.asleep.swept) {
+            let list = match (list, end) {
+                (RunList::Lane(of), StreamEnd::InheritedBy(heir)) if of == slot => RunList::Lane(heir.slot()),
+                (RunList::Lane(of), StreamEnd::Complete) if of == slot => RunList::Common,
+                (RunList::Lane(of), StreamEnd::Unordered(stream)) if of == slot => {
+                    let Run { at, len, .. } = run;
+                    let free = UnorderedFree { at, len, home: stream, stream, unreported: None, is_vacated: false };
+                    self.asleep.frees.push(free);
+                    continue;
+                }
+                (list, _) => list,
+            };
+            self.asleep.swept.push((list, run));
+        }
     }
 
     /// Takes everything that sleeps out of the lists, which a thread may have freed there that had not heard of it.

@@ -27,6 +27,9 @@ const SHORTEST: u64 = 2 << 20;
 const WAIT_ATTEMPTS: u32 = 1000;
 const WAIT_PAUSE: Duration = Duration::from_millis(1);
 
+/// The longest wait for copies that could not be waited for when they were made.
+const LEFT_COPIES_PATIENCE: Duration = Duration::from_secs(60);
+
 /// A range of device memory, and where its contents lie in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SavedRange {
@@ -83,7 +86,8 @@ impl ContentsPlan {
 
     /// Copies everything to memory that is lent by `store`, and returns once it is there.
     pub(super) fn save(self, context: &DeviceContext, store: &dyn HostStore) -> Result<Contents> {
-        let mut contents = Contents { pieces: Vec::with_capacity(self.lens.len()), ranges: self.ranges };
+        let pieces = Vec::with_capacity(self.lens.len());
+        let mut contents = Contents { pieces, ranges: self.ranges, may_be_copied: false };
         if self.lens.is_empty() {
             return Ok(contents);
         }
@@ -120,6 +124,8 @@ fn lend(store: &dyn HostStore, len: u64) -> Result<Box<dyn HostMemory>> {
 pub(super) struct Contents {
     pieces: Vec<Box<dyn HostMemory>>,
     ranges: Vec<SavedRange>,
+    /// Set where copies back were submitted that could not be waited for.
+    may_be_copied: bool,
 }
 
 impl Contents {
@@ -151,6 +157,20 @@ impl Contents {
         Ok(())
     }
 
+    /// Says that copies back were submitted which could not be waited for.
+    pub(super) const fn leave_copies(&mut self) {
+        self.may_be_copied = true;
+    }
+
+    /// Waits for [copies that were left](Self::leave_copies), on whichever streams they are.
+    pub(super) fn wait_for_copies(&mut self, context: &DeviceContext) -> Result<()> {
+        if self.may_be_copied {
+            context.wait_for_all_streams(LEFT_COPIES_PATIENCE)?;
+            self.may_be_copied = false;
+        }
+        Ok(())
+    }
+
     /// Submits the copies of some ranges back to where they were, as far as they lie `within` addresses; returns how much
     /// that is.
     pub(super) fn restore(
@@ -168,6 +188,15 @@ impl Contents {
             restored += bytes;
         }
         Ok(Bytes(restored))
+    }
+}
+
+impl Drop for Contents {
+    /// Leaks what may still be copied from.
+    fn drop(&mut self) {
+        if self.may_be_copied {
+            self.pieces.drain(..).for_each(std::mem::forget);
+        }
     }
 }
 

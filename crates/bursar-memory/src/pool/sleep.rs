@@ -75,7 +75,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     /// Refuses to wake a part while all of the pool sleeps.
-    fn check_wakes(&self, which: Which) -> Result<()> {
+    fn check_wakes(&self, which: Which<'_>) -> Result<()> {
         if self.state.sleep.asleep().has_whole_beside(which) {
             // What sleeps by itself cannot be used while all of the pool sleeps.
             let what = "the whole pool (so that no tag wakes by itself)";
@@ -425,7 +425,7 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move()?;
-        let which = request.only.map_or(Which::All, Which::Tag);
+        let which = if request.only.is_empty() { Which::All } else { Which::Tags(&request.only) };
         self.check_wakes(which)?;
         let report = self.wake_those(which, request.patience)?;
         Ok(WakeReport { elapsed: began.elapsed(), ..report })

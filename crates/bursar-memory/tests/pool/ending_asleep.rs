@@ -3,10 +3,13 @@
 use crate::rig::FRAME;
 use crate::sleep_rig::SleepRig;
 use bursar_conformance::sleep::{Heap, with_each_failure};
-use bursar_core::{AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, SleepRequest, Sleeper, Status, tag};
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Holder, SleepRequest, Sleeper, Status, Stream, WakeRequest, tag,
+};
 use bursar_memory::PagePool;
-use bursar_sim::Random;
+use bursar_sim::{Call, Random};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// Puts tags to sleep, or all of a pool, one after another, whatever frames they share and whether their places are kept or frames
 /// refused, and frees all blocks at any time between.
@@ -101,6 +104,79 @@ fn z6_blocks_outside_keep_nothing_of_a_pool_that_ended_asleep() {
         rig.pool.sleep(&Heap, &SleepRequest { keep_place, ..SleepRequest::default() }).expect("room on the host");
         rig.pool.deallocate(second, stream).expect("its own");
         drop(first);
+        rig.finish();
+    }
+}
+
+/// What was freed on a stream of somebody else that ends while the pool sleeps can be had afterwards, and goes back with the rest:
+/// also where nothing could be ordered after that stream when it ended.
+#[test]
+fn p6_a_stream_that_ends_while_its_memory_sleeps_strands_nothing() {
+    for seed in 0..200 {
+        let (rig, mut random) = (rig(seed), Random::new(seed));
+        let (own, adopted) = (rig.stream(), rig.adopt());
+        let streams = [own, adopted.0.stream()];
+        let mut blocks: Vec<DeviceBlock> = Vec::new();
+        for nth in 0..8u8 {
+            let longest = [FRAME, 40_000][random.index(2)];
+            let bytes = 1 + random.below(longest);
+            let block = rig.pool.allocate(bytes, 256, streams[random.index(2)], tag!("some")).expect("room");
+            rig.fill(&block, nth, block.stream());
+            blocks.push(block);
+        }
+        let free_some = |blocks: &mut Vec<DeviceBlock>, random: &mut Random, on: Option<Stream>| {
+            let some: Vec<_> = blocks.extract_if(.., |_| random.chance(3)).collect();
+            for block in some {
+                let stream = on.unwrap_or(block.stream());
+                rig.pool.deallocate(block, stream).expect("its own");
+            }
+        };
+        free_some(&mut blocks, &mut random, None);
+        let range = |block: &DeviceBlock| block.ptr()..block.ptr().offset(block.granted().get());
+        let only = random.chance(3).then(|| vec![(tag!("some"), blocks.iter().map(range).collect())]);
+        let request = SleepRequest { only, ..SleepRequest::default() };
+        rig.pool.sleep(&Heap, &request).expect("room on the host");
+        free_some(&mut blocks, &mut random, None);
+        if random.chance(2) {
+            for call in [Call::EventRecord, Call::StreamSynchronize] {
+                rig.faults.fail_always(call, Status::NotSupported);
+            }
+        }
+        rig.end(adopted);
+        rig.faults.heal();
+        free_some(&mut blocks, &mut random, Some(own));
+        rig.context.order_ended(Duration::MAX);
+        // The failure is the next call's.
+        let _reported = rig.pool.reap();
+        rig.pool.wake(&WakeRequest::default()).expect("room");
+        blocks.into_iter().for_each(|block| rig.pool.deallocate(block, own).expect("its own"));
+        rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+        rig.pool.trim(Bytes::ZERO);
+        assert_eq!(rig.pool.held(), Bytes::ZERO, "seed {seed}: all of it is free");
+        rig.finish();
+    }
+}
+
+/// Contents that may still be copied back, since the driver failed to say when they are, are waited for before their memory goes: at the
+/// end of the pool, and when it wakes at last.
+#[test]
+fn z7_copies_back_that_could_not_be_waited_for_run_before_their_memory_goes() {
+    for (seed, wakes) in [(0, false), (1, true)] {
+        let rig = rig(seed);
+        let stream = rig.stream();
+        let block = rig.pool.allocate(3 * FRAME, 256, stream, tag!("some")).expect("room");
+        rig.fill(&block, 7, stream);
+        rig.pool.sleep(&Heap, &SleepRequest::default()).expect("room on the host");
+        rig.faults.fail_always(Call::StreamSynchronize, Status::NotSupported);
+        rig.pool.wake(&WakeRequest::default()).expect_err("nobody knows when it is awake");
+        rig.faults.heal();
+        // The failure is the next call's.
+        let _reported = rig.pool.reap();
+        if wakes {
+            rig.pool.wake(&WakeRequest::default()).expect("room");
+            rig.expect(&block, 7, stream);
+        }
+        rig.pool.deallocate(block, stream).expect("its own");
         rig.finish();
     }
 }

@@ -198,7 +198,7 @@ fn z8_a_place_is_kept_under_a_limit_of_ones_own_too() {
     assert_eq!(rig.pool.sleep_reading().state, SleepState::Partly);
     let more = rig.allocate(4 * FRAME, stream);
     assert!(rig.try_allocate(FRAME, stream).is_err(), "the place is somebody's");
-    rig.pool.wake(&WakeRequest { only: Some(tag!("kept")), ..WakeRequest::default() }).expect("its place");
+    rig.pool.wake(&WakeRequest { only: vec![tag!("kept")], ..WakeRequest::default() }).expect("its place");
     assert_eq!(rig.budget.charged_bytes(), Bytes(16 * FRAME));
     [kept, other, more].into_iter().for_each(|block| rig.free(block));
     rig.finish();
@@ -280,11 +280,11 @@ fn z6_a_frame_that_only_tags_asleep_share_goes_and_what_slept_before_is_saved() 
         }
         let report = rig.pool.sleep(&Heap, &request).expect("asleep");
         assert_eq!((report.released, report.kept, rig.driver_held()), (held, Bytes::ZERO, Bytes::ZERO));
-        rig.pool.wake(&WakeRequest { only: Some(tag!("a")), ..WakeRequest::default() }).expect("room");
+        rig.pool.wake(&WakeRequest { only: vec![tag!("a")], ..WakeRequest::default() }).expect("room");
         rig.expect(&blocks[0], 7, stream);
         let refused = rig.context.check_awake(blocks[1].ptr());
         assert!(matches!(refused, Err(Error::Asleep { .. })), "the other tag sleeps on");
-        rig.pool.wake(&WakeRequest { only: Some(tag!("b")), ..WakeRequest::default() }).expect("room");
+        rig.pool.wake(&WakeRequest { only: vec![tag!("b")], ..WakeRequest::default() }).expect("room");
         assert_eq!(asleep(&rig), SleepState::Awake);
         if !discard_all {
             rig.expect(&blocks[1], 9, stream);
@@ -347,12 +347,13 @@ fn z8_a_place_is_kept_in_frames_that_fall_asleep_later_with_the_blocks_of_others
         assert_eq!(one.held(), Bytes(FRAME), "the frame is shared");
         if is_woken_between {
             sleep(&only(&blocks[1], false));
-            one.wake(&WakeRequest { only: Some(theirs), ..WakeRequest::default() }).expect("its place");
+            one.wake(&WakeRequest { only: vec![theirs], ..WakeRequest::default() }).expect("its place");
         }
         sleep(&if all { SleepRequest::default() } else { only(&blocks[1], false) });
         assert_eq!((one.held(), purse.held()), (Bytes::ZERO, Bytes(FRAME)), "the place is kept");
         assert!(other.allocate(FRAME, 256, stream, tag!("other")).is_err(), "the place is somebody's");
-        one.wake(&WakeRequest { only: (!all).then_some(mine), ..WakeRequest::default() }).expect("its place");
+        one.wake(&WakeRequest { only: Vec::from_iter((!all).then_some(mine)), ..WakeRequest::default() })
+            .expect("its place");
         one.wake(&WakeRequest::default()).expect("it is awake");
         assert_eq!((one.held(), purse.held()), (Bytes(FRAME), Bytes(FRAME)));
         // Once it is awake nothing is kept any more.

@@ -42,6 +42,10 @@ impl HostStore for LendsNothing {
     }
 }
 
+fn only(tag: Option<AllocTag>) -> WakeRequest {
+    WakeRequest { only: Vec::from_iter(tag), ..WakeRequest::default() }
+}
+
 struct Program<'a> {
     rig: &'a SleepRig,
     random: Random,
@@ -258,8 +262,8 @@ impl<'a> Program<'a> {
     }
 
     fn wake(&mut self, tag: Option<AllocTag>) {
-        let before = self.rig.pool.sleep_reading();
-        let woken = self.rig.pool.wake(&WakeRequest { only: tag, ..WakeRequest::default() });
+        let (before, asleep_before) = (self.rig.pool.sleep_reading(), self.asleep());
+        let woken = self.rig.pool.wake(&only(tag));
         if let Ok(report) = &woken {
             let after = self.rig.pool.sleep_reading();
             let taken = report.taken.saturating_add(after.asleep);
@@ -289,7 +293,13 @@ impl<'a> Program<'a> {
                 assert!(refused.is_capacity(), "{refused}");
                 let is_placed = tag.map_or(self.has_place, |tag| self.placed.contains(&tag));
                 assert!(!is_placed, "whoever keeps his place is not refused: {refused}");
-                assert!(self.rig.pool.sleep_reading().asleep <= before.asleep);
+                let after = self.rig.pool.sleep_reading();
+                if after.state == before.state {
+                    assert_eq!((after.asleep, self.asleep()), (before.asleep, asleep_before), "as it was");
+                } else {
+                    // The tags that slept by themselves do so again.
+                    assert_eq!((before.state, after.state, tag), (SleepState::Asleep, SleepState::Partly, None));
+                }
                 if self.others == Bytes::ZERO {
                     self.assert_no_room(tag, &refused);
                 }
@@ -306,7 +316,7 @@ impl<'a> Program<'a> {
     /// blocks are in are more than there are. A frame that is awake counts whole, so what is unused of those is added.
     fn assert_no_room(&self, tag: Option<AllocTag>, refused: &Error) {
         self.rig.pool.reap_blocking(Duration::MAX).expect("the device works");
-        if self.rig.pool.wake(&WakeRequest { only: tag, ..WakeRequest::default() }).is_ok() {
+        if self.rig.pool.wake(&only(tag)).is_ok() {
             return;
         }
         let pages_of = |live: &Live| {
@@ -377,6 +387,10 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
+/// Programs that found something: a wake that was refused for the second of two frames had left the first awake, with all of the pool
+/// asleep; and one for the second of two tags had left the first awake.
+const FOUND: [u64; 2] = [1578, 5545];
+
 fn seeds(usual: u64) -> Range<u64> {
     match number("BURSAR_SLEEP_SEED") {
         Some(seed) => seed..seed + 1,
@@ -386,7 +400,8 @@ fn seeds(usual: u64) -> Range<u64> {
 
 #[test]
 fn z5_programs_that_sleep_and_wake_lose_nothing_and_touch_nothing_early() {
-    for seed in seeds(150) {
+    let found = if number("BURSAR_SLEEP_SEED").is_none() { &FOUND[..] } else { &[] };
+    for seed in seeds(150).chain(found.iter().copied()) {
         let _says = Says(seed);
         run(seed, None);
     }

@@ -6,8 +6,8 @@ use crate::rig::FRAME;
 use bursar_conformance::sleep::{BrokenDriver, SleepDefect};
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceBlock, DeviceContext, Driver, Error, Frame, FrameRelease, FrameSource, Holder, Layer, Pattern,
-    RawStream, RefusedFrame, Result, SleepState, Sleeper, Stream, forward_holder,
+    AdoptedStream, Bytes, DeviceBlock, DeviceContext, Driver, Error, Frame, FrameRelease, FrameSource, Holder, Layer,
+    Pattern, RawStream, RefusedFrame, Result, SleepState, Sleeper, Stream, forward_holder,
 };
 use bursar_memory::{GlobalDeviceBudgetResource, OnAccount, PagePool};
 use bursar_sim::{Faults, Launch, Sim, Stall};
@@ -114,6 +114,20 @@ impl SleepRig {
 
     pub(crate) fn stream(&self) -> Stream {
         self.context.create_stream(0).expect("a stream")
+    }
+
+    /// Adopts a stream of somebody else.
+    pub(crate) fn adopt(&self) -> (AdoptedStream, RawStream) {
+        let raw = self.sim.stream_create(self.context.device(), 0).expect("a stream of somebody else");
+        // SAFETY: the stream is destroyed by `end`, after its adoption has ended.
+        (unsafe { self.context.adopt_stream(raw) }.expect("room"), raw)
+    }
+
+    /// Ends an adoption, and the stream.
+    pub(crate) fn end(&self, (adopted, raw): (AdoptedStream, RawStream)) {
+        drop(adopted);
+        // SAFETY: made by `adopt`, and its adoption has ended.
+        unsafe { self.sim.stream_destroy(self.context.device(), raw) }.expect("the device works");
     }
 
     fn raw(&self, stream: Stream) -> RawStream {

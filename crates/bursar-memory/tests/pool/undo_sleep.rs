@@ -101,7 +101,7 @@ fn z7_a_sleep_is_undone_after_whoever_moves_the_pool() {
             ended.send(()).unwrap_or_default();
             undone
         });
-        rig.pool.wake(&WakeRequest { only: Some(tag!("others")), ..WakeRequest::default() }).expect("room");
+        rig.pool.wake(&WakeRequest { only: vec![tag!("others")], ..WakeRequest::default() }).expect("room");
         undone.join().expect("no panic").expect("it is undone then");
     });
     assert_eq!(rig.pool.sleep_reading().state, SleepState::Awake);

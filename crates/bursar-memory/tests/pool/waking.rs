@@ -150,9 +150,48 @@ fn z14_a_block_at_such_addresses_is_freed_while_the_rest_sleeps() {
     rig.finish();
 }
 
+/// Whatever of it there is room for, several tags wake together or not at all, whether a limit or the device refuses.
+#[test]
+fn z7_a_wake_of_several_tags_that_is_refused_wakes_none() {
+    for (seed, first, refuses) in [(1, 1, "limit"), (2, 4, "limit"), (3, 1, "device"), (4, 4, "device")] {
+        let rig = SleepRig::new(seed, 8, &small(), None);
+        let stream = rig.stream();
+        let tags = [tag!("one"), tag!("two")];
+        let blocks = [(first, tags[0]), (5 - first, tags[1])]
+            .map(|(frames, tag)| rig.pool.allocate(frames * FRAME, 256, stream, tag).expect("room"));
+        blocks.iter().zip(1..).for_each(|(block, value)| rig.fill(block, value, stream));
+        for (block, tag) in blocks.iter().zip(tags) {
+            let only = Some(vec![(tag, vec![range_of(block)])]);
+            rig.pool.sleep(&Heap, &SleepRequest { only, ..SleepRequest::default() }).expect("asleep");
+        }
+        match refuses {
+            "limit" => rig.purse.charge(Bytes(4 * FRAME)).expect("room"),
+            _ => rig.faults.out_of_memory_at(Bytes(4 * FRAME)),
+        }
+        for only in [vec![], tags.to_vec(), vec![tags[1], tags[0]]] {
+            let request = WakeRequest { only, ..WakeRequest::default() };
+            assert!(rig.pool.wake(&request).is_err_and(|refused| refused.is_capacity()));
+            let reading = rig.pool.sleep_reading();
+            assert_eq!((reading.state, reading.asleep), (SleepState::Partly, Bytes(5 * FRAME)), "{request:?}");
+            assert!(blocks.iter().all(|block| rig.context.check_awake(block.ptr()).is_err()));
+            assert_eq!(rig.pool.held(), Bytes::ZERO);
+        }
+        rig.pool.wake(&WakeRequest { only: vec![tags[1]], ..WakeRequest::default() }).expect("room for one");
+        rig.expect(&blocks[1], 2, stream);
+        rig.faults.heal();
+        if refuses == "limit" {
+            rig.purse.release(Bytes(4 * FRAME));
+        }
+        rig.pool.wake(&WakeRequest::default()).expect("room");
+        rig.expect(&blocks[0], 1, stream);
+        blocks.into_iter().for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+        rig.finish();
+    }
+}
+
 /// Where there is room for a part only, it is the part that all of the pool needs to be awake.
 #[test]
-fn z14_what_fell_asleep_last_wakes_first() {
+fn z7_what_all_of_the_pool_needs_wakes_before_tags_that_slept_by_themselves() {
     let rig = SleepRig::new(10, 8, &small(), None);
     let stream = rig.stream();
     let [of_a_tag, other] = allocate(&rig, [3, 4], stream);

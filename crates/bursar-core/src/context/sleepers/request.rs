@@ -168,18 +168,12 @@ pub trait TagRecord: fmt::Debug + Send + Sync {
 /// ```
 /// use bursar::memory::WakeRequest;
 ///
-/// assert_eq!(WakeRequest::default().only, None);
+/// assert!(WakeRequest::default().only.is_empty(), "everything wakes");
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WakeRequest {
-    /// The tag whose blocks wake, which were put to sleep by themselves; `None` where everything does.
-    pub only: Option<AllocTag>,
-    /// The longest time to wait until the limits have room.
+    /// The tags whose blocks wake, which were put to sleep by themselves; none where everything does.
+    pub only: Vec<AllocTag>,
+    /// The longest time to wait until the limits have room: not at all by default.
     pub patience: Duration,
-}
-
-impl Default for WakeRequest {
-    fn default() -> Self {
-        Self { only: None, patience: Duration::ZERO }
-    }
 }

@@ -21,6 +21,7 @@ pub(in super::super) enum StreamEnd {
 impl FreeLists {
     /// Ends a lane with its stream. Returns its events, which are not needed any more.
     pub(in super::super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<StreamProgress> {
+        self.end_swept(slot, end);
         self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(slot));
         let lane = self.lanes.get_mut(slot)?.as_mut()?;
         let fresh = Lane::following(lane);

@@ -4,7 +4,7 @@ use super::super::PagePoolResource;
 use super::super::asleep::FallingFrames;
 use super::record::{Physical, SleepingFrames};
 use super::waking::awake;
-use bursar_core::FrameSource;
+use bursar_core::{Error, FrameSource};
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Ends all sleeps of a pool that is dropped, and takes no memory for them: places and host memory go back, and what was freed
@@ -21,6 +21,9 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     fn end_sleep_of_frames(&self, mut set: SleepingFrames) {
+        if let Err(Error::Driver(error)) = set.contents.wait_for_copies(&self.context) {
+            self.context.fault().record(error);
+        }
         self.abandon_unused(&mut set);
         if set.place.is_some() {
             self.source.give_up_place(set.away());

@@ -3,7 +3,6 @@
 use super::super::PagePoolResource;
 use super::record::{SleepingFrames, SleepingRanges, Which};
 use bursar_core::{Bytes, Error, FrameSource, Result, SleepRequest};
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 impl<F: FrameSource> PagePoolResource<F> {
@@ -34,10 +33,7 @@ impl<F: FrameSource> PagePoolResource<F> {
             return Ok(());
         }
         let mut all = std::mem::take(&mut self.state.sleep.asleep().frames);
-        let numbers: Option<BTreeSet<_>> = request.tags().map(|tags| {
-            let asleep = self.state.sleep.asleep();
-            tags.into_iter().flat_map(|tag| asleep.numbers(Which::Tag(tag))).collect()
-        });
+        let numbers = request.tags().map(|tags| self.state.sleep.asleep().numbers(Which::Tags(&tags)));
         let is_meant = |set: &SleepingFrames| numbers.as_ref().is_none_or(|numbers| !set.of.is_disjoint(numbers));
         let kept = all.iter_mut().filter(|set| set.place.is_none() && is_meant(set)).try_for_each(|set| {
             self.abandon_unused(set);

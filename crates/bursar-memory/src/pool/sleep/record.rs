@@ -100,13 +100,18 @@ pub(super) struct SleepLists {
 
 impl SleepLists {
     /// Returns the numbers of the ranges that are meant.
-    pub(super) fn numbers(&self, which: Which) -> BTreeSet<u64> {
+    pub(super) fn numbers(&self, which: Which<'_>) -> BTreeSet<u64> {
         let is_meant = |ranges: &&SleepingRanges| match which {
             Which::All => true,
-            Which::Tag(tag) => ranges.tag == Some(tag),
+            Which::Tags(tags) => ranges.tag.is_some_and(|tag| tags.contains(&tag)),
             Which::Request(id) => ranges.by == id,
         };
         self.ranges.iter().filter(is_meant).map(|ranges| ranges.number).collect()
+    }
+
+    /// Returns the numbers of the ranges that have all of the pool.
+    pub(super) fn whole(&self) -> BTreeSet<u64> {
+        self.ranges.iter().filter(|ranges| ranges.tag.is_none()).map(|ranges| ranges.number).collect()
     }
 
     /// Returns the request that has a place kept for one of some ranges, where one has.
@@ -115,17 +120,16 @@ impl SleepLists {
     }
 
     /// Returns whether all of the pool sleeps, and that is not meant.
-    pub(super) fn has_whole_beside(&self, which: Which) -> bool {
-        let meant = self.numbers(which);
-        self.ranges.iter().any(|ranges| ranges.tag.is_none() && !meant.contains(&ranges.number))
+    pub(super) fn has_whole_beside(&self, which: Which<'_>) -> bool {
+        !self.whole().is_subset(&self.numbers(which))
     }
 }
 
 /// The part of what sleeps that a call means.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Which {
+pub(super) enum Which<'a> {
     All,
-    Tag(AllocTag),
+    Tags(&'a [AllocTag]),
     /// That which one request put to sleep.
     Request(SleepRequestId),
 }
@@ -184,10 +188,10 @@ pub(super) enum Physical {
 
 impl SleepingFrames {
     /// Returns whether a call means them; `numbers` are those of the ranges that it means.
-    pub(super) fn are_meant(&self, which: Which, numbers: &BTreeSet<u64>) -> bool {
+    pub(super) fn are_meant(&self, which: Which<'_>, numbers: &BTreeSet<u64>) -> bool {
         match which {
             Which::All => true,
-            Which::Tag(_) => !self.of.is_disjoint(numbers),
+            Which::Tags(_) => !self.of.is_disjoint(numbers),
             // A later request may have put the rest of a frame to sleep, and with it the frame.
             Which::Request(id) => self.by == id || !self.of.is_disjoint(numbers),
         }

@@ -90,8 +90,9 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Takes memory for all frames of a set and copies their contents back; returns how much was taken, and how much was
     /// copied. An error says whether something may still be copied.
     fn restore(&self, set: &mut SleepingFrames) -> Result<(Bytes, Bytes), (Error, bool)> {
-        let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
         let SleepingFrames { frames, contents, .. } = set;
+        contents.wait_for_copies(&self.context).map_err(|error| (error, true))?;
+        let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
         let (mut taken, mut restored) = (Bytes::ZERO, Bytes::ZERO);
         let submitted = frames.iter_mut().try_for_each(|frame| {
             taken = taken.saturating_add(self.take_back(frame)?);
@@ -101,36 +102,35 @@ impl<F: FrameSource> PagePoolResource<F> {
         });
         let settled = streams.settle();
         if settled.as_ref().is_err_and(|unsettled| unsettled.may_be_in_flight) {
+            contents.leave_copies();
             return settled.map(|()| (taken, restored)).map_err(|unsettled| (unsettled.error, true));
         }
         let settled = settled.map_err(|unsettled| unsettled.error);
         submitted.and(settled).map(|()| (taken, restored)).map_err(|error| (error, false))
     }
 
-    /// Wakes frames that are meant, and ends the sleep of ranges that are, once all of their frames are awake. After an error
-    /// the rest sleeps as before.
-    pub(super) fn wake_those(&self, which: Which, patience: Duration) -> Result<WakeReport> {
+    /// Wakes frames that are meant, and ends the sleep of ranges that are, once all of their frames are awake. What all of the pool
+    /// needs to be awake comes first, and after that what slept by itself before: after an error of the second, the first is awake.
+    /// All else sleeps as before.
+    pub(super) fn wake_those(&self, which: Which<'_>, patience: Duration) -> Result<WakeReport> {
         let mut asleep = self.state.sleep.asleep();
-        let (numbers, mut all) = (asleep.numbers(which), std::mem::take(&mut asleep.frames));
+        let (numbers, whole, mut all) = (asleep.numbers(which), asleep.whole(), std::mem::take(&mut asleep.frames));
         drop(asleep);
         // Also what sleeps on gives up what it needs no more: a place may be kept for it.
         all.iter_mut().for_each(|set| self.abandon_unused(set));
-        let mut report = WakeReport::default();
-        // The last to fall asleep is the first to wake: that which has all of the pool comes before tags.
-        while let Some(nth) = all.iter().rposition(|set| set.are_meant(which, &numbers)) {
-            match self.wake_set(all.remove(nth), patience) {
-                Ok(woken) => report = report.and(woken),
-                Err((error, set)) => {
-                    all.insert(nth, *set);
-                    self.state.sleep.asleep().frames = all;
-                    return Err(error);
-                }
+        let is_first = |set: &SleepingFrames| !set.of.is_disjoint(&whole);
+        let woken = [true, false].into_iter().try_fold(WakeReport::default(), |woken, first| {
+            let is_meant = |set: &SleepingFrames| set.are_meant(which, &numbers) && is_first(set) == first;
+            let mut meant: Vec<_> = all.iter_mut().filter(|set| is_meant(set)).collect();
+            let woken = woken.and(self.restore_all(&mut meant, patience)?);
+            for SleepingFrames { frames, free, .. } in all.extract_if(.., |set| is_meant(set)) {
+                self.enter_awake(FallingFrames { frames: frames.into_iter().filter_map(awake).collect(), free });
             }
-            self.end_sleep_of(&numbers, &all);
-        }
-        self.end_sleep_of(&numbers, &all);
+            self.end_sleep_of(if first { &whole } else { &numbers }, &all);
+            Ok(woken)
+        });
         self.state.sleep.asleep().frames = all;
-        Ok(report)
+        woken
     }
 
     /// Ends the sleep of those among some ranges that frames which sleep have no part of.
@@ -140,37 +140,34 @@ impl<F: FrameSource> PagePoolResource<F> {
         self.end_sleep(over);
     }
 
-    /// Wakes frames; after an error they sleep as before.
-    fn wake_set(
-        &self,
-        mut set: SleepingFrames,
-        patience: Duration,
-    ) -> Result<WakeReport, (Error, Box<SleepingFrames>)> {
-        let needed = set.away();
-        if set.place.is_none()
-            && needed > Bytes::ZERO
-            && let Err(refused) = self.take_place(needed, patience)
-        {
-            return Err((refused, Box::new(set)));
+    /// Takes memory for all frames of some sets, in places that are taken together, and copies their contents back. After an error
+    /// all of it is given back.
+    fn restore_all(&self, sets: &mut [&mut SleepingFrames], patience: Duration) -> Result<WakeReport> {
+        let needed = away_without_place(sets);
+        if needed > Bytes::ZERO {
+            self.take_place(needed, patience)?;
         }
-        match self.restore(&mut set) {
-            Ok((taken, restored)) => {
-                let frames = set.frames.into_iter().filter_map(awake).collect();
-                self.enter_awake(FallingFrames { frames, free: set.free });
-                Ok(WakeReport { taken, restored, ..WakeReport::default() })
-            }
-            Err((error, may_be_copied)) => {
-                if !may_be_copied {
+        let mut report = WakeReport::default();
+        for nth in 0..sets.len() {
+            match self.restore(sets[nth]) {
+                Ok((taken, restored)) => report = report.and(WakeReport { taken, restored, ..WakeReport::default() }),
+                Err((error, may_be_copied)) => {
                     // What was made in the place goes back to it.
-                    self.give_back(&mut set.frames, true);
+                    let settled = if may_be_copied { nth } else { nth + 1 };
+                    sets[..settled].iter_mut().for_each(|set| _ = self.give_back(&mut set.frames, true));
+                    self.source.give_up_place(away_without_place(sets));
+                    return Err(error);
                 }
-                if set.place.is_none() {
-                    self.source.give_up_place(set.away());
-                }
-                Err((error, Box::new(set)))
             }
         }
+        Ok(report)
     }
+}
+
+/// Returns the device memory that the driver has of some sets and that no place is kept for.
+fn away_without_place(sets: &[&mut SleepingFrames]) -> Bytes {
+    let without_place = sets.iter().filter(|set| set.place.is_none());
+    without_place.map(|set| set.away()).fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
 impl SleepingFrame {
