@@ -197,6 +197,18 @@ impl Request {
         }
     }
 
+    /// Ends a wait: the reservation if it can be had now, once the pools of this process gave back what they only cache.
+    fn end(&self, waits: Option<Waits>) -> bursar::Result<ledger::Reservation> {
+        match waits.and_then(|waits| waits.future) {
+            // The request is in the queue meanwhile, so what is given back goes to it if it is its turn.
+            Some(future) => {
+                self.machine.trim(self.context.device());
+                Pin::into_inner(future).now()
+            }
+            None => self.reserve_now(),
+        }
+    }
+
     /// Returns a refusal with those who hold what was asked for.
     fn refusal(&self, error: Error) -> Failure {
         if !error.is_capacity() {
@@ -272,6 +284,20 @@ impl Waiting {
         Failure::Timeout { error, waited: self.started.elapsed().as_secs_f64() }
     }
 
+    /// Ends the request with what `end` makes of it.
+    fn end(
+        &self,
+        py: Python<'_>,
+        end: impl FnOnce(Option<Waits>) -> bursar::Result<ledger::Reservation> + Send,
+    ) -> Result<Reservation, Failure> {
+        self.check_owner()?;
+        py.detach(|| {
+            let waits = self.lock().take();
+            self.wakeup.close();
+            end(waits).map(|reserved| self.granted(reserved)).map_err(|error| self.request.refusal(error))
+        })
+    }
+
     fn leave(&self) {
         drop(self.lock().take());
         self.wakeup.close();
@@ -341,19 +367,12 @@ impl Waiting {
 
     /// Returns the reservation if it can be had at once, and refuses otherwise.
     fn now(&self, py: Python<'_>) -> Result<Reservation, Failure> {
-        self.check_owner()?;
-        py.detach(|| {
-            self.leave();
-            self.request
-                .reserve_now()
-                .map(|reserved| self.granted(reserved))
-                .map_err(|error| self.request.refusal(error))
-        })
+        self.end(py, |_| self.request.reserve_now())
     }
 
     /// Leaves the queue at the end of the time: with the reservation if it can be had now, with a refusal otherwise.
     fn give_up(&self, py: Python<'_>) -> Result<Reservation, Failure> {
-        match self.now(py) {
+        match self.end(py, |waits| self.request.end(waits)) {
             Err(Failure::Refused { error, .. }) => Err(self.timeout(error)),
             Err(Failure::Memory(Error::External(error)))
                 if error.downcast_ref::<LedgerError>().is_some_and(is_lock_taken) =>

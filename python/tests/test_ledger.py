@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 from datetime import datetime, timezone
@@ -39,6 +40,37 @@ def test_a_refusal_is_told_with_its_numbers(card: Card) -> None:
     assert (newest.pid, newest.tenant, newest.reason) == (os.getpid(), "batch", "limit")
     assert (newest.requested, newest.available, newest.limit) == (3 << 30, 2 << 30, 8 << 30)
     assert [tenant.refused for tenant in ledger.tenants if tenant.name == "batch"] == [2]
+
+
+@pytest.mark.parametrize("how", ["wait", "await", "async with"])
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_m4_a_request_that_waited_is_refused_because_its_time_ran_out(card: Card, how: str, others_wait: bool) -> None:
+    async def ask(size: str) -> None:
+        request = bursar.reserve(size, timeout=0.02)
+        if how == "wait":
+            request.wait()
+        elif how == "await":
+            await request
+        else:
+            async with request:
+                pass
+
+    async def ask_behind(size: str) -> bursar.Timeout:
+        before = asyncio.ensure_future(bursar.reserve("7GiB")._granted()) if others_wait else None
+        await asyncio.sleep(0)
+        with pytest.raises(bursar.Timeout) as late:
+            await ask(size)
+        if before is not None:
+            before.cancel()
+        return late.value
+
+    with bursar.reserve("6GiB"):
+        late = asyncio.run(ask_behind("1GiB" if others_wait else "3GiB"))
+        ledger = card.ledger()
+    assert (late.available, "out of turn" in str(late)) == (2 << 30, others_wait)
+    assert {reason: count for reason, count in ledger.refused.items() if count} == {"timeout": 1}
+    newest = ledger.refusals[0]
+    assert (newest.reason, newest.requested, newest.available) == ("timeout", late.requested, 2 << 30)
 
 
 def test_a_device_without_a_ledger_has_nothing_and_gets_none(card: Card, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 //! counts, its last refusals and its waits are the model's.
 #![forbid(unsafe_code)]
 
-use bursar_core::{Account, Bytes, DeviceUuid, MemoryInfo, interruptible};
+use bursar_core::{Account, Bytes, DeviceUuid, Error, MemoryInfo, interruptible};
 use bursar_ledger::format::header;
 use bursar_ledger::{
     Ledger, LedgerAccount, Priority, ProcessUsage, Reading, RefusalReason, Reservation, ReserveOptions, Subject,
@@ -11,9 +11,12 @@ use bursar_ledger::{
 use bursar_sim::Random;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 const TOTAL: u64 = 100_000;
@@ -248,6 +251,43 @@ fn m4_a_wait_that_is_interrupted_is_no_refusal() {
     assert!(interruptible(|| true, wait).unwrap_err().is_capacity());
     let reading = ledger.reading().unwrap();
     assert_eq!((reading.refused.total(), reading.refusals.len(), reading.waiting.len()), (0, 0, 0));
+    check_waits(&reading, 1);
+}
+
+/// A future that waited and is told to end now is refused because its time ran out; one that never waited, for what stood against it.
+#[test]
+fn m4_a_future_that_waited_and_ends_is_a_timeout() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let _most = ledger.reserve(Bytes(TOTAL - 10)).unwrap();
+    let ask = |bytes: u64| Box::pin(ledger.reserve_async(Bytes(bytes), Priority::NORMAL));
+    let last = || ledger.reading().unwrap().refusals.swap_remove(0);
+    assert!(Pin::into_inner(ask(20)).now().is_err());
+    assert_eq!((last().reason, last().available), (RefusalReason::Limit, Bytes(10)));
+    let mut first = ask(20);
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut second = ask(5);
+    assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let refused = Pin::into_inner(second).now().unwrap_err();
+    assert!(matches!(refused, Error::OutOfTurn { remaining: Bytes(10), behind: 0, .. }), "{refused}");
+    assert_eq!((last().reason, last().requested, last().available), (RefusalReason::Timeout, Bytes(5), Bytes(10)));
+    assert!(Pin::into_inner(first).now().unwrap_err().is_capacity());
+    assert_eq!((last().reason, last().requested, last().available), (RefusalReason::Timeout, Bytes(20), Bytes(10)));
+    let reading = ledger.reading().unwrap();
+    assert_eq!((reading.refused.of(RefusalReason::Timeout), reading.refused.total(), reading.waiting.len()), (2, 3, 0));
+    check_waits(&reading, 2);
+}
+
+/// A future that was granted what it waited for, and is told to end before it was polled again, has it.
+#[test]
+fn m4_a_future_that_was_granted_and_ends_is_no_refusal() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let all = ledger.reserve(Bytes(TOTAL)).unwrap();
+    let mut waits = Box::pin(ledger.reserve_async(Bytes(TOTAL), Priority::LOW));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(all);
+    assert_eq!(Pin::into_inner(waits).now().unwrap().bytes(), Bytes(TOTAL));
+    let reading = ledger.reading().unwrap();
+    assert_eq!((reading.refused.total(), reading.waiting.len()), (0, 0));
     check_waits(&reading, 1);
 }
 

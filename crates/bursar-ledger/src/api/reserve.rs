@@ -30,6 +30,8 @@ struct TimeoutReason {
     shortfall: Shortfall,
     /// There was room for the bytes, but no free row in a table.
     full: bool,
+    /// The error of a request for which there was room, where others came first.
+    out_of_turn: Option<Error>,
     /// The slots of the processes that borrow what the tenant is guaranteed, with the bytes they have.
     borrowers: Vec<(usize, u64)>,
 }
@@ -109,11 +111,21 @@ impl Ledger {
         let BookError::Shortfall(Shortfall { limit, reason: RefusalReason::Queue, .. }) = refused else { return None };
         let tenant = request.tenant.node;
         let remaining = locked.available_leaving(request.options.kept).min(locked.available_to_tenant(tenant));
+        self.out_of_turn(locked, request.bytes, (remaining, limit), 0)
+    }
+
+    /// Returns the error of a request for which there is room, and others come first; so many in the queue are the request itself.
+    fn out_of_turn(
+        &self,
+        locked: &LockedBook<'_, MappedWords>,
+        requested: Bytes,
+        (remaining, limit): (u64, u64),
+        own: usize,
+    ) -> Option<Error> {
         let mut waiting = claims::waiting(&self.attachment, locked);
-        let behind = waiting.len().checked_sub(1)?;
+        let behind = waiting.len().checked_sub(1 + own)?;
         let first = Box::new(waiting.swap_remove(0));
-        let (requested, remaining, limit) = (request.bytes, Bytes(remaining), Bytes(limit));
-        Some(Error::OutOfTurn { requested, remaining, limit, first, behind })
+        Some(Error::OutOfTurn { requested, remaining: Bytes(remaining), limit: Bytes(limit), first, behind })
     }
 
     /// Reserves for the tenant that `find` returns, waiting for its turn until the deadline has passed. The lock is not
@@ -227,6 +239,26 @@ impl Ledger {
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
 
+    /// Leaves the queue when the time of a request that waited is over: with a reservation if it can be had now.
+    pub(crate) fn end_wait(
+        &self,
+        queued: QueuedRequest,
+        bytes: Bytes,
+        options: &ReserveOptions,
+        wait: LockWait,
+    ) -> Result<Reservation> {
+        let QueuedRequest { entry, tenant, .. } = queued;
+        let mut guard = QueueGuard { ledger: self, queued: Some(queued) };
+        self.measure(wait)?;
+        self.attachment.with_lock(wait, |locked| locked.reclaim_dead_processes())?;
+        if self.attachment.book.has_left_queue(entry) {
+            let reserved = self.take_grant(entry, &options.label, wait)?;
+            guard.has_left();
+            return Ok(reserved);
+        }
+        self.give_up(&mut guard, entry, ReserveRequest { tenant, bytes, options }, wait, false)
+    }
+
     /// Counts the wait of a request that has left the queue.
     pub(crate) fn count_wait(&self, queued: QueuedRequest) {
         self.attachment.count_wait(queued.tenant, queued.since.elapsed());
@@ -257,13 +289,12 @@ impl Ledger {
                 return Ok(key);
             }
             let remaining = locked.available_leaving(options.kept).min(locked.available_to_tenant(tenant));
+            let limit = locked.most_leaving(tenant, options.kept);
+            let (fits, full) = (remaining >= bytes.get(), !locked.has_free_node());
             let why = TimeoutReason {
-                shortfall: Shortfall {
-                    remaining,
-                    limit: locked.most_leaving(tenant, options.kept),
-                    reason: RefusalReason::Timeout,
-                },
-                full: remaining >= bytes.get() && !locked.has_free_node(),
+                shortfall: Shortfall { remaining, limit, reason: RefusalReason::Timeout },
+                full: fits && full,
+                out_of_turn: if fits { self.out_of_turn(locked, bytes, (remaining, limit), 1) } else { None },
                 borrowers: if locked.is_within_guarantee(tenant, bytes.get()) {
                     locked.borrowers()
                 } else {
@@ -274,7 +305,7 @@ impl Ledger {
             Err(why)
         })?;
         guard.has_left();
-        let TimeoutReason { shortfall, full, borrowers } = match left {
+        let TimeoutReason { shortfall, full, out_of_turn, borrowers } = match left {
             Ok(key) => return Ok(Reservation::new(self.clone(), key)),
             Err(why) => why,
         };
@@ -286,7 +317,7 @@ impl Ledger {
             false => self.attachment.refuse(request.tenant, shortfall.into(), "reservations", bytes),
         };
         if borrowers.is_empty() {
-            return Err(refused);
+            return Err(out_of_turn.unwrap_or(refused));
         }
         let name = |(slot, bytes): (usize, u64)| {
             let (pid, name) = self.attachment.name_of(slot);

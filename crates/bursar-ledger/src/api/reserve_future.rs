@@ -47,8 +47,8 @@ impl ReserveFuture {
         Self { ledger, tenant, bytes, options, queued: None, stuck: None }
     }
 
-    /// Leaves the queue, and reserves at once or refuses. The lock is waited for no longer than a deadline that has passed allows, so
-    /// that a stopped process which has it delays nobody.
+    /// Leaves the queue, and reserves at once or refuses. A request that was in the queue is refused as one whose time ran out. The
+    /// lock is waited for no longer than a deadline that has passed allows, so that a stopped process which has it delays nobody.
     ///
     /// ```
     /// use bursar::Bytes;
@@ -63,8 +63,12 @@ impl ReserveFuture {
     /// # }
     /// ```
     pub fn now(mut self) -> Result<Reservation> {
-        self.leave();
-        let wait = LockWait::deadline(Instant::now());
+        let (attachment, wait) = (&self.ledger.attachment, LockWait::deadline(Instant::now()));
+        attachment.check_usable()?;
+        if let Some(queued) = self.queued.take() {
+            attachment.wakeups.unregister(queued.entry);
+            return self.ledger.end_wait(queued, self.bytes, &self.options, wait);
+        }
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.reserve_now(ReserveRequest { tenant, bytes: self.bytes, options: &self.options }, wait)
     }
