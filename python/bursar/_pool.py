@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from . import _native
+from ._blocks import in_blocks
 from ._devices import DeviceName, device_index
 from ._sizes import Size
 from ._timeouts import seconds
@@ -20,6 +20,8 @@ from .errors import NoDevice
 
 if TYPE_CHECKING:
     from ._native import PinnedMemory, Reservation
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def use_pool(
@@ -122,15 +124,20 @@ def statistics() -> list[PoolStatistics]:
     return [PoolStatistics(**fields) for fields in devices]
 
 
-class _Tag(_native.Tag, contextlib.ContextDecorator):
+class _Tag(_native.Tag):
     """A block with a name, for a ``with`` statement or, as a decorator, for every call of a function."""
 
-    def _recreate_cm(self) -> _Tag:
-        return _Tag(self.name)
+    def __call__(self, function: _Function) -> _Function:
+        return in_blocks(lambda: _Tag(self.name), function, f"bursar.tag({self.name!r})")
 
 
 def tag(name: str) -> _Tag:
     """Names what this thread allocates in the block, whichever library asks for it.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> with bursar.tag("weights"):
+    ...     weights = bursar.Buffer("3MiB")
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
     PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good. Blocks may overlap,
@@ -138,6 +145,17 @@ def tag(name: str) -> _Tag:
 
     Each task of an event loop names its own buffers. Other libraries know of threads alone: what they allocate after an ``await`` in
     the block has the name that another task may have given meanwhile, or none.
+
+    As a decorator it is a block for each call of a function. That of a coroutine lasts until the coroutine has ended; a generator, which
+    runs when others ask it to, is refused with a :class:`TypeError`: a ``with`` statement inside of it names what it allocates.
+
+    >>> @bursar.tag("batches")
+    ... async def load():
+    ...     return bursar.Buffer("1MiB")
+    >>> import asyncio
+    >>> batch = asyncio.run(load())
+    >>> bursar.statistics()[0].tags["batches"].blocks
+    1
     """
     if not isinstance(name, str):
         raise TypeError(f"a tag is text, not {type(name).__name__}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from . import _native
+from ._blocks import in_blocks
 from ._devices import DeviceName, device_index
 from ._timeouts import seconds
 from .errors import StreamMisuse
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,11 @@ def sleep_when_asked(*devices: DeviceName) -> None:
     atexit.register(_native.end_asked)
 
 
-class _Awake(_native.Work, ContextDecorator):
+class _Awake(_native.Work):
     """A stretch of work, for a ``with`` statement or, as a decorator, for every call of a function."""
 
-    def _recreate_cm(self) -> _Awake:
-        return _Awake()
+    def __call__(self, function: _Function) -> _Function:
+        return in_blocks(_Awake, function, "bursar.awake()")
 
 
 def awake() -> _Awake:
@@ -133,6 +136,10 @@ def awake() -> _Awake:
     Others are other processes: :func:`sleep` and :func:`wake` are the program's own, and wait for none of its blocks. While another
     process asks for the memory, blocks wait, but for those inside a block of the same thread. A block that waits for another thread's
     holds both up until whoever asks gives up.
+
+    As a decorator it is a block for each call of a function. That of a coroutine lasts until the coroutine has ended, whatever it awaits;
+    where it has to wait until memory is awake, the event loop waits. A generator, which runs when others ask it to, is refused with a
+    :class:`TypeError`: a ``with`` statement inside of it keeps memory awake.
     """
     return _Awake()
 

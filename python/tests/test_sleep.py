@@ -328,6 +328,29 @@ def test_z10_work_within_work_goes_on_while_somebody_asks_and_a_signal_leaves_no
         assert program.stdout.readline() == "awake\n"
 
 
+AWAITS = """
+import asyncio, os, sys
+import bursar
+
+buffer = bursar.Buffer("8MiB")
+bursar.sleep_when_asked()
+
+@bursar.awake()
+async def work():
+    words = [sys.executable, "-m", "bursar", "sleep", "--timeout", "0.5", str(os.getpid())]
+    asks = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
+    _, said = await asks.communicate()
+    buffer.to_bytes()
+    return asks.returncode, b"a stretch of work" in said
+
+print(*asyncio.run(work()))
+"""
+
+
+def test_z10_work_of_a_coroutine_lasts_until_the_coroutine_has_ended(card: Card) -> None:
+    assert card.run(AWAITS) == "1 True\n"
+
+
 def test_z10_a_program_that_ends_was_not_put_to_sleep(card: Card) -> None:
     program = card.python(
         "import bursar, sys\nbuffer = bursar.Buffer('1MiB')\nbursar.sleep_when_asked()\nwork = bursar.awake()\nwork.__enter__()\n"

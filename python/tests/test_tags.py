@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import random
 import signal
 import threading
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import bursar
@@ -181,6 +183,59 @@ def test_a_block_that_has_begun_is_not_begun_again_and_a_function_can_be_one() -
     allocate(2)
     kept.append(bursar.Buffer(256))
     assert counted() == {"once": 2, "function": 3, "untagged": 1}
+
+
+def test_a_block_of_a_coroutine_lasts_as_long_as_it_runs() -> None:
+    kept = []
+
+    @bursar.tag("coroutine")
+    async def allocate(number: int, *, again: bool) -> int:
+        """Allocates."""
+        kept.append(bursar.Buffer(256))
+        await asyncio.sleep(0)
+        kept.append(bursar.Buffer(256))
+        if again:
+            await allocate(number, again=False)
+        return number
+
+    class Loader:
+        @bursar.tag("method")
+        async def __call__(self) -> None:
+            kept.append(bursar.Buffer(256))
+
+        @bursar.tag("static")
+        @staticmethod
+        async def load() -> None:
+            kept.append(bursar.Buffer(256))
+
+    async def both() -> list[int]:
+        await bursar.tag("object")(Loader())()
+        await Loader.load()
+        return list(await asyncio.gather(allocate(1, again=True), allocate(2, again=False)))
+
+    assert inspect.iscoroutinefunction(allocate)
+    assert (allocate.__name__, allocate.__doc__) == ("allocate", "Allocates.")
+    assert asyncio.run(both()) == [1, 2]
+    kept.append(bursar.Buffer(256))
+    assert counted() == {"method": 1, "static": 1, "coroutine": 6, "untagged": 1}
+
+
+def test_a_block_of_a_generator_is_refused() -> None:
+    def produce() -> Iterator[int]:
+        yield 1
+
+    async def produce_async() -> AsyncIterator[int]:
+        yield 1
+
+    class Producer:
+        def __call__(self) -> Iterator[int]:
+            yield 1
+
+    functions: list[Callable[..., object]] = [produce, produce_async, Producer(), Producer().__call__, functools.partial(produce)]
+    for block, name in ((bursar.tag("x"), r"bursar\.tag\('x'\)"), (bursar.awake(), r"bursar\.awake\(\)")):
+        for function in functions:
+            with pytest.raises(TypeError, match=f"is a generator, whose body runs after the call: use `with {name}:` inside"):
+                block(function)
 
 
 class Interrupt(Exception):
