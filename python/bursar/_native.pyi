@@ -1,6 +1,7 @@
 """The native module: what the package is made of, and no interface of its own but for ``Buffer`` and ``Reservation``."""
 
 from collections.abc import Callable
+from os import PathLike
 from types import TracebackType
 from typing import Any, final
 
@@ -170,12 +171,14 @@ class Delegation:
 class Log:
     """A log of what happens to the memory of the pool."""
 
-    def __new__(cls, path: str) -> Self: ...
+    def __new__(cls, path: str | bytes | PathLike[str] | PathLike[bytes]) -> Self: ...
     @property
     def dropped(self) -> int:
         """The number of events that were lost, because the disk was too slow or failed."""
     def flush(self, timeout: float) -> bool: ...
     def close(self, timeout: float) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_error: object) -> None: ...
 
 @final
 class PinnedMemory:

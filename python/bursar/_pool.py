@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from . import _native
@@ -170,12 +169,6 @@ def trim() -> int:
 class Log(_native.Log):
     """A log of everything that happens to the pool's memory, which :func:`log` began."""
 
-    def __new__(cls, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
-        # Once: a function that is registered again is still called once.
-        atexit.unregister(_native.close_logs)
-        atexit.register(_native.close_logs)
-        return super().__new__(cls, os.fsdecode(path))
-
     def flush(self, timeout: float | None = 10.0) -> bool:
         """Writes what happened so far, and returns whether that was done in time, and nothing has failed to be written."""
         return super().flush(seconds(timeout))
@@ -184,23 +177,20 @@ class Log(_native.Log):
         """Ends the log and returns the number of events in it."""
         return super().close(seconds(timeout))
 
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def log(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
     """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
 
     A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. A file that another log of this process
     is being written to is refused. The log ends when it is closed; as a context
-    manager, with its block; and with the interpreter. A file that cannot be opened is an :class:`OSError`, as with :func:`open`.
+    manager, with its block; and with the interpreter, also where nobody kept the object. One that an exception takes from the statement
+    that began it, as Ctrl-C may, ends with that. A file that cannot be opened is an :class:`OSError`, as with :func:`open`.
     """
     return Log(path)
+
+
+# A compressed log has its last part only once it is closed.
+atexit.register(_native.close_logs)
 
 
 if TYPE_CHECKING:

@@ -13,12 +13,16 @@ use bursar::observe::{Counts, Logging, Observer};
 use bursar::{Bytes, DeviceId};
 use pyo3::exceptions::{PyOSError, PyTimeoutError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// The seconds that the end of a block waits for what its log has yet to write.
+const CLOSES_WITHIN: f64 = 10.0;
 
 /// Makes the pool of this process.
 #[pyfunction]
@@ -61,17 +65,45 @@ pub(crate) fn memory_info(py: Python<'_>, device: u32) -> Result<(u64, u64), Fai
     })
 }
 
-/// A log of what happens to the memory of the pool. It goes on until it is closed, whether or not the program keeps its object.
+/// A log of what happens to the memory of the pool. It goes on until it is closed, whether or not the program keeps its object. As a
+/// context manager it begins and ends in one step each, so that no signal comes between that and the statement.
 #[pyclass(frozen, subclass, module = "bursar")]
 #[derive(Debug)]
 pub(crate) struct Log {
     logging: Logging,
+    /// True once the program has done anything with it.
+    is_used: AtomicBool,
+}
+
+impl Log {
+    fn logging(&self) -> &Logging {
+        self.is_used.store(true, Ordering::Relaxed);
+        &self.logging
+    }
+}
+
+impl Drop for Log {
+    /// Ends a log that an exception takes from the statement that began it, as that of a signal's handler does before the block is entered:
+    /// the program has nothing to close it by, and did not mean it to go on.
+    fn drop(&mut self) {
+        if *self.is_used.get_mut() || pool::is_forked() {
+            return;
+        }
+        // An interpreter that ends closes all logs.
+        let _ = Python::try_attach(|py| {
+            if let Some(passing) = PyErr::take(py) {
+                py.detach(|| logs().give_up(&self.logging));
+                passing.restore(py);
+            }
+        });
+    }
 }
 
 #[pymethods]
 impl Log {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
+    fn new(py: Python<'_>, path: &Bound<'_, PyAny>) -> Result<Self, Failure> {
+        let path: PathBuf = py.import("os")?.call_method1("fsdecode", (path,))?.extract()?;
         let pool = pool::current_or_default(|| Machine::get(py))?;
         let logging = py.detach(|| {
             let _reader_stays = read_by_somebody(&path)?;
@@ -85,34 +117,42 @@ impl Log {
             logs().add(logging.clone());
             Ok::<_, Failure>(logging)
         })?;
-        // An interrupt that came meanwhile ends the call here, and not between this and whoever would close the log.
-        if let Err(interrupt) = py.check_signals() {
-            py.detach(|| logs().give_up(&logging));
-            return Err(interrupt.into());
-        }
-        Ok(Self { logging })
+        Ok(Self { logging, is_used: AtomicBool::new(false) })
     }
 
     /// The number of events that were lost, because the disk was too slow or failed.
     #[getter]
     fn dropped(&self) -> u64 {
-        self.logging.dropped()
+        self.logging().dropped()
     }
 
     /// Writes what was recorded so far; returns whether that was done in time, and nothing failed to be written.
     fn flush(&self, py: Python<'_>, timeout: f64) -> Result<bool, Failure> {
         pool::check_not_forked()?;
-        let flushed = retry(py, timeout, |longest| self.logging.flush(longest).then_some(()))?;
-        Ok(flushed.is_some() && self.logging.last_error().is_none())
+        let logging = self.logging();
+        let flushed = retry(py, timeout, |longest| logging.flush(longest).then_some(()))?;
+        Ok(flushed.is_some() && logging.last_error().is_none())
     }
 
     /// Ends the log; returns how many records it has.
     fn close(&self, py: Python<'_>, timeout: f64) -> Result<u64, Failure> {
         pool::check_not_forked()?;
-        match retry(py, timeout, |longest| logs().close(&self.logging, longest))? {
+        let logging = self.logging();
+        match retry(py, timeout, |longest| logs().close(logging, longest))? {
             Some(written) => Ok(written),
             None => Err(PyTimeoutError::new_err(format!("the log could not be written within {timeout} s")).into()),
         }
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this.get().logging();
+        this
+    }
+
+    /// Ends the log as [`close`](Self::close) does. The exception of a signal's handler ends the wait for what is written, and the log too.
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        self.close(py, CLOSES_WITHIN).map(drop)
     }
 }
 

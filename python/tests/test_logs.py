@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import bursar
 import pytest
-from conftest import Card
+from conftest import Card, eventually
 
 pytestmark = pytest.mark.usefixtures("devices")
 
@@ -71,6 +75,85 @@ def test_a_log_that_nobody_closes_is_whole_when_the_interpreter_ends(card: Card,
     contents = path.read_bytes()
     text = (gzip.decompress(contents) if name.endswith(".gz") else contents).decode()
     assert text.count("1048576") >= 50
+
+
+class Interrupt(Exception):
+    """What a handler raises."""
+
+
+def test_y3_a_signal_at_any_moment_leaves_no_log_begun(tmp_path: Path) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupt
+
+    def log(path: Path) -> float:
+        began = time.monotonic()
+        with bursar.log(path):
+            pass
+        return time.monotonic() - began
+
+    takes = min(log(tmp_path / f"{number}.csv") for number in range(10))
+    numbers, before, interrupted = random.Random(1), signal.signal(signal.SIGALRM, interrupt), 0
+    path = tmp_path / "interrupted.csv"
+    try:
+        for number in range(1500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, numbers.uniform(1e-6, 1.5 * takes))
+                with bursar.log(path):
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                interrupted += 1
+            # A file that a log is written to is refused.
+            assert bursar.log(path).close() == 0, f"round {number}, {interrupted} interrupted"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 100
+
+
+def test_y3_an_interrupt_of_the_end_of_a_block_ends_the_log(tmp_path: Path) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupt
+
+    def drained() -> bool:
+        try:
+            piece = os.read(reader, 1 << 16)
+        except BlockingIOError:
+            return False
+        read.extend(piece)
+        return not piece
+
+    read, pipe = bytearray(), tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(Interrupt), bursar.log(pipe) as log:
+            # More than the pipe holds while nobody reads it.
+            for _ in range(2000):
+                bursar.Buffer(1000)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        bursar.Buffer(12345)
+        eventually(drained, "the log goes on")
+        assert read.count(b",1000") >= 2000 and b"12345" not in read
+        assert log.close() == 4000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(reader)
+
+
+def test_y3_a_log_that_an_exception_takes_from_its_statement_ends_and_one_that_is_dropped_goes_on(tmp_path: Path) -> None:
+    def fail() -> object:
+        raise Interrupt
+
+    with pytest.raises(Interrupt):
+        print(bursar.log(tmp_path / "taken.csv"), fail())
+    bursar.log(tmp_path / "taken.csv").close()
+    bursar.log(tmp_path / "dropped.csv")
+    gc.collect()
+    with pytest.raises(bursar.InvalidValue, match="another log of this process"):
+        bursar.log(tmp_path / "dropped.csv")
 
 
 FORKED = """
