@@ -106,7 +106,7 @@ class PoolStatistics:
 
 
 def statistics() -> list[PoolStatistics]:
-    """Returns the counts of every device that the pool has been used on.
+    """Returns the counts of every device that the pool, or one that it took the place of, has been used on.
 
     >>> import bursar
     >>> bursar.use_driver("sim", sim_devices="1x24GiB")

@@ -121,9 +121,13 @@ impl Machine {
 
     /// Has the pools of this process give back what they only cache of a device. Returns how much that was.
     pub(crate) fn trim(&self, device: DeviceId) -> Bytes {
+        self.opened_context(device).map_or(Bytes::ZERO, |context| context.trim())
+    }
+
+    /// Returns a device to take memory of, if it is open.
+    pub(crate) fn opened_context(&self, device: DeviceId) -> Option<&Arc<DeviceContext>> {
         let slots = if self.only_looks { &self.taking } else { &self.observed };
-        let context = slots.get(device.0 as usize).and_then(OnceLock::get);
-        context.map_or(Bytes::ZERO, |context| context.trim())
+        slots.get(device.0 as usize)?.get()
     }
 
     /// Returns these devices to look at, or all that can be opened.

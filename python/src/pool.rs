@@ -187,19 +187,27 @@ pub(crate) fn retrying<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Re
     }
 }
 
+/// A device that pools of this process were used on, and its counts.
+type Counted = (Weak<DeviceContext>, Statistics, Reserved);
+
+/// The counts of all such devices.
+static COUNTED: Mutex<Vec<Counted>> = Mutex::new(Vec::new());
+
+fn find_counts(counted: &[Counted], context: &Arc<DeviceContext>) -> Option<(Statistics, Reserved)> {
+    let known = counted.iter().find(|(of, ..)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context)));
+    known.map(|(_, statistics, reserved)| (statistics.clone(), reserved.after()))
+}
+
 /// Returns the statistics of a device: those of the pool before, if there was one, because a device keeps its observers. So what is
 /// counted of frames knows what that pool has held.
 fn statistics_of(context: &Arc<DeviceContext>) -> (Statistics, Reserved) {
-    static MADE: Mutex<Vec<(Weak<DeviceContext>, Statistics, Reserved)>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    made.retain(|(context, ..)| context.strong_count() > 0);
-    let known = made.iter().find(|(of, ..)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context)));
-    if let Some((_, statistics, reserved)) = known {
-        return (statistics.clone(), reserved.after());
-    }
-    let (statistics, reserved) = (Statistics::default(), Reserved::default());
-    made.push((Arc::downgrade(context), statistics.clone(), reserved.clone()));
-    (statistics, reserved)
+    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    counted.retain(|(context, ..)| context.strong_count() > 0);
+    find_counts(&counted, context).unwrap_or_else(|| {
+        let (statistics, reserved) = (Statistics::default(), Reserved::default());
+        counted.push((Arc::downgrade(context), statistics.clone(), reserved.clone()));
+        (statistics, reserved)
+    })
 }
 
 /// Returns an open device of the pool.
@@ -234,6 +242,30 @@ impl Pool {
     /// Returns the devices that were used, with their numbers.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, &PoolDevice)> {
         (0..).zip(&self.devices).filter_map(|(number, device)| Some((number, device.get()?)))
+    }
+
+    /// Returns the counts of a device of its machine, if this pool or one before it was used on it.
+    pub(crate) fn counts(&self, device: DeviceId) -> Option<(Statistics, Reserved)> {
+        let context = self.machine.opened_context(device)?;
+        find_counts(&COUNTED.lock().unwrap_or_else(PoisonError::into_inner), context)
+    }
+
+    /// Returns the most that it may hold of a device, used or not, where it has a limit of its own.
+    pub(crate) fn limit_of(&self, device: DeviceId) -> Option<Bytes> {
+        match self.used(device) {
+            Some(used) => used.own_limit(),
+            None => self.terms.limit.filter(|_| self.terms.device.is_none_or(|only| only == device)),
+        }
+    }
+
+    /// Returns its memory of a device, if it was used.
+    pub(crate) fn used(&self, device: DeviceId) -> Option<&PoolDevice> {
+        self.devices.get(device.0 as usize)?.get()
+    }
+
+    /// Returns its devices, used or not.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.machine.devices()
     }
 
     /// Returns whether its devices are simulated.

@@ -4,13 +4,14 @@ use crate::failure::Failure;
 use crate::interruptible::retry;
 use crate::machine::Machine;
 use crate::pinned;
-use crate::pool::{self, PoolDevice, Terms};
+use crate::pool::{self, Pool, Terms};
 use crate::pool_logs::{InUse, logs};
+use crate::pool_reserved::Reserved;
 use crate::reservation::Reservation;
 use crate::size::Size;
 use crate::sleep;
 use bursar::observe::{Counts, Logging, Observer};
-use bursar::{Bytes, DeviceId};
+use bursar::{Bytes, DeviceId, Statistics};
 use pyo3::exceptions::{PyOSError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -49,7 +50,7 @@ pub(crate) fn device_count(py: Python<'_>) -> Result<u32, Failure> {
 pub(crate) fn trim(py: Python<'_>) -> Result<u64, Failure> {
     pool::check_not_forked()?;
     Ok(py.detach(|| {
-        let device = pool::current().map_or(Bytes::ZERO, pool::Pool::trim);
+        let device = pool::current().map_or(Bytes::ZERO, Pool::trim);
         device.saturating_add(pinned::trim()).get() + sleep::trim_stores()
     }))
 }
@@ -203,31 +204,40 @@ fn system_error(path: &Path, number: i32, text: &str) -> Failure {
 pub(crate) fn pool_statistics(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
     pool::check_not_forked()?;
     let list = PyList::empty(py);
-    for (number, device) in pool::current().into_iter().flat_map(pool::Pool::numbered) {
-        list.append(describe(py, number, device)?)?;
+    let Some(pool) = pool::current() else { return Ok(list) };
+    for device in pool.devices() {
+        if let Some((statistics, reserved)) = pool.counts(device) {
+            list.append(describe(py, pool, device, &statistics, &reserved)?)?;
+        }
     }
     Ok(list)
 }
 
-fn describe<'py>(py: Python<'py>, number: u32, device: &PoolDevice) -> PyResult<Bound<'py, PyDict>> {
+/// Describes a device that was used: by the pool, or by one before it, whose counts go on.
+fn describe<'py>(
+    py: Python<'py>,
+    pool: &Pool,
+    device: DeviceId,
+    statistics: &Statistics,
+    reserved: &Reserved,
+) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
-    let reading = device.pages.readings().into_iter().next().unwrap_or_default();
-    let limit = device.own_limit().map(Bytes::get);
-    let Counts { current, peak, total } = device.statistics.counts();
-    fields.set_item("device", number)?;
-    fields.set_item("limit", limit)?;
+    let reading = pool.used(device).and_then(|used| used.pages.readings().into_iter().next()).unwrap_or_default();
+    let Counts { current, peak, total } = statistics.counts();
+    fields.set_item("device", device.0)?;
+    fields.set_item("limit", pool.limit_of(device).map(Bytes::get))?;
     fields.set_item("held", reading.held.get())?;
-    fields.set_item("held_peak", device.reserved.highest())?;
+    fields.set_item("held_peak", reserved.highest())?;
     fields.set_item("cached", reading.cached.get())?;
     fields.set_item("pending", reading.pending.get())?;
     fields.set_item("live", current.bytes.get())?;
     fields.set_item("live_peak", peak.bytes.get())?;
     fields.set_item("blocks", current.count)?;
     fields.set_item("allocations", total.count)?;
-    fields.set_item("refused", device.statistics.refused())?;
-    fields.set_item("is_simulated", pool::current().is_none_or(pool::Pool::is_simulated))?;
+    fields.set_item("refused", statistics.refused())?;
+    fields.set_item("is_simulated", pool.is_simulated())?;
     let tags = PyDict::new(py);
-    for (tag, counts) in device.statistics.tags() {
+    for (tag, counts) in statistics.tags() {
         let Counts { current, peak, .. } = counts;
         tags.set_item(tag.name(), (current.bytes.get(), peak.bytes.get(), current.count))?;
     }

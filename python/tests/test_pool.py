@@ -642,8 +642,29 @@ def test_the_counts_of_a_device_outlive_its_pool() -> None:
     bursar.Buffer("4GiB")
     [before] = bursar.statistics()
     bursar.use_pool(limit="64MiB")
+    [between] = bursar.statistics()
+    assert (between.limit, between.held, between.live, between.blocks) == (64 << 20, 0, 0, 0)
+    assert (between.held_peak, between.live_peak, between.allocations) == (before.held_peak, before.live_peak, before.allocations)
     kept = bursar.Buffer(1)
     [after] = bursar.statistics()
     assert (after.held_peak, after.live_peak, after.allocations) == (before.held_peak, before.live_peak, before.allocations + 1)
     assert after.cached == after.pending == after.held - after.live, "the rest of the page is its stream's"
     del kept
+
+
+def test_only_devices_that_were_used_are_counted_and_those_of_another_driver_are_not() -> None:
+    bursar.use_driver("sim", sim_devices="3x8GiB")
+    bursar.use_pool()
+    assert bursar.statistics() == []
+    kept = [bursar.Buffer(1, device=2), bursar.Buffer(1, device=1)]
+    assert [counts.device for counts in bursar.statistics()] == [1, 2]
+    kept.clear()
+    bursar.use_pool(device=0, limit="1GiB")
+    assert [(counts.device, counts.limit, counts.allocations) for counts in bursar.statistics()] == [
+        (0, 1 << 30, 0),
+        (1, None, 1),
+        (2, None, 1),
+    ]
+    bursar.use_driver("sim", sim_devices="3x8GiB")
+    bursar.use_pool()
+    assert bursar.statistics() == []
