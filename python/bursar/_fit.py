@@ -112,8 +112,8 @@ def fit(
     The arithmetic is that of the command ``bursar fit``. Nothing is reserved: :func:`~bursar.reserve` does that, and
     ``bursar run`` for workers that it starts.
 
-    ``headroom`` is the fraction of the memory that may be used, 0.7 unless it is given. ``available`` says what there is,
-    whatever the machine says. ``devices`` are those that may be used; by default all of them.
+    ``headroom`` is the fraction of the memory that may be used, 0.7 unless it is given, rounded down to millionths. ``available`` says
+    what there is, whatever the machine says. ``devices`` are those that may be used; by default all of them.
 
     Raises :class:`~bursar.OutOfMemory` if not even one worker fits into VRAM, unless ``allow_overflow`` is true; in RAM,
     which swaps, it warns. Raises :class:`~bursar.NoDevice` where there is no GPU to ask: simulated devices are asked only

@@ -51,7 +51,15 @@ def test_at_least_one_worker_is_wanted() -> None:
             bursar.fit("1GiB", workers=wrong, available="8GiB")
 
 
-@pytest.mark.parametrize("headroom", [0.0, 1.5, -1.0, float("nan")])
+@pytest.mark.parametrize(
+    ("headroom", "used"),
+    [(1 / 3, 0.333333), (0.1 + 0.2, 0.3), (1 - 0.3, 0.7), (0.7 * 1.1, 0.77), (0.9999999, 0.999999), (1e-7, 1e-6), (1, 1.0)],
+)
+def test_a_headroom_is_any_fraction_rounded_down_to_millionths(card: Card, headroom: float, used: float) -> None:
+    assert bursar.fit("4KiB", headroom=headroom).headroom == used
+
+
+@pytest.mark.parametrize("headroom", [0.0, 1.5, -1.0, float("nan"), 1.0000001, float("inf")])
 def test_a_headroom_that_is_none_is_refused(card: Card, headroom: float) -> None:
     with pytest.raises(bursar.InvalidValue, match="headroom"):
         bursar.fit("1GiB", headroom=headroom)

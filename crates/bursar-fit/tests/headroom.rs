@@ -269,10 +269,16 @@ proptest! {
     }
 
     #[test]
-    fn f9_a_fraction_is_taken_to_the_millionth_or_refused(millionths in 1u32..=1_000_000, beyond in 1.000001f64..1e9) {
-        let headroom = Headroom::try_from(f64::from(millionths) / 1e6);
-        prop_assert_eq!(headroom.map(Headroom::get), Ok(millionths));
-        for wrong in [beyond, -beyond, 0.0, -0.0, 1e-9, 0.9999999, 0.0000005, 0.1 + 0.2, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+    fn f9_a_fraction_is_rounded_down_to_the_millionth_or_refused(
+        millionths in 1u32..1_000_000,
+        part in 0.001f64..0.999,
+        beyond in 1.0000001f64..1e9,
+    ) {
+        let taken = |fraction| Headroom::try_from(fraction).map(Headroom::get);
+        prop_assert_eq!(taken(f64::from(millionths) / 1e6), Ok(millionths));
+        prop_assert_eq!(taken((f64::from(millionths) + part) / 1e6), Ok(millionths));
+        prop_assert_eq!((taken(part / 1e6), taken(f64::MIN_POSITIVE), taken(1.0)), (Ok(1), Ok(1), Ok(1_000_000)));
+        for wrong in [beyond, -beyond, 0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let error = Headroom::try_from(wrong).expect_err("no fraction").to_string();
             prop_assert!(error.contains(&wrong.to_string()) && error.contains("above 0 and at most 1"), "{}", error);
             let spec = Spec::ram("stage").available(Bytes(10)).headroom(wrong);

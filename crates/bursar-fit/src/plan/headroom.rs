@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 const ONE: u32 = 1_000_000;
+/// The digits behind the point that a number of millionths has.
+const DIGITS: usize = 6;
 
 /// The fraction of the available memory that may be used, in millionths: above 0 and at most 1.
 ///
@@ -81,16 +83,19 @@ impl Headroom {
     }
 }
 
-/// Takes a fraction as it is printed, by the same rule as its text: one with more than six digits is refused and not
-/// rounded, so nobody gets more than was asked for. A fraction that was computed may have such digits; round it first.
+/// Takes a fraction above 0 and at most 1, rounded down to millionths, so that nobody gets more than was asked for; what is less than a
+/// millionth is one. The digits are those of its text: 0.7 is seven tenths.
 ///
 /// ```
 /// use bursar::fit::Headroom;
 ///
 /// assert_eq!(Headroom::try_from(0.7)?, Headroom::default());
-/// for (wrong, text) in [(1.5, "1.5"), (0.9999999, "0.9999999"), (0.1 + 0.2, "0.30000000000000004")] {
+/// for (fraction, millionths) in [(1.0 / 3.0, 333_333), (0.1 + 0.2, 300_000), (0.999_999_9, 999_999), (1e-7, 1), (1.0, 1_000_000)] {
+///     assert_eq!(Headroom::try_from(fraction)?.get(), millionths);
+/// }
+/// for wrong in [1.000_000_1, 0.0, -0.5, f64::NAN, f64::INFINITY] {
 ///     let error = Headroom::try_from(wrong).unwrap_err();
-///     assert!(error.to_string().starts_with(&format!("{text:?} is no headroom")), "{error}");
+///     assert!(error.to_string().starts_with(&format!("{:?} is no headroom", wrong.to_string())), "{error}");
 /// }
 /// # Ok::<(), bursar::fit::HeadroomError>(())
 /// ```
@@ -99,7 +104,12 @@ impl TryFrom<f64> for Headroom {
 
     fn try_from(fraction: f64) -> Result<Self, HeadroomError> {
         // The shortest digits that mean this number, never with an exponent.
-        fraction.to_string().parse()
+        let text = fraction.to_string();
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return Err(HeadroomError::Malformed { text });
+        }
+        let digits = text.find('.').map_or(text.len(), |point| text.len().min(point + 1 + DIGITS));
+        Ok(text[..digits].parse().unwrap_or(Self(1)))
     }
 }
 
@@ -165,7 +175,7 @@ impl FromStr for Headroom {
         let digits = fraction.trim_end_matches('0');
         let is_number = (whole.len() + fraction.len() > 0)
             && [whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
-        if !is_number || digits.len() > 6 {
+        if !is_number || digits.len() > DIGITS {
             return Err(malformed());
         }
         let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| malformed())? };
