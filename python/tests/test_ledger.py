@@ -73,6 +73,22 @@ def test_m4_a_request_that_waited_is_refused_because_its_time_ran_out(card: Card
     assert (newest.reason, newest.requested, newest.available) == ("timeout", late.requested, 2 << 30)
 
 
+def test_m4_a_refusal_for_those_who_wait_is_kept_with_what_was_free(card: Card) -> None:
+    async def ask_behind() -> bursar.OutOfMemory:
+        before = asyncio.ensure_future(bursar.reserve("7GiB")._granted())
+        await asyncio.sleep(0)
+        with pytest.raises(bursar.OutOfMemory) as refused:
+            bursar.reserve("1GiB", timeout=0).wait()
+        before.cancel()
+        return refused.value
+
+    with bursar.reserve("4GiB"):
+        refused = asyncio.run(ask_behind())
+        newest = card.ledger().refusals[0]
+    assert (newest.reason, newest.requested, newest.available) == ("queue", 1 << 30, refused.available)
+    assert refused.available == 4 << 30
+
+
 def test_a_device_without_a_ledger_has_nothing_and_gets_none(card: Card, tmp_path: Path) -> None:
     assert (card.ledger().set_aside, card.ledger().processes) == (0, ())
     assert list(tmp_path.glob("*.ledger")) == []

@@ -29,6 +29,7 @@ pub(crate) use registry::{open_existing, open_private, open_shared};
 
 use crate::book::{Book, BookError, LockedBook, NodeKey, Shortfall};
 use crate::format::{LedgerLayout, process};
+use crate::refusal::RefusalReason;
 use crate::storage::{self, HandleState, LedgerFile, MappedWords};
 use crate::system::{Process, now_ms};
 use crate::{LedgerError, Subject};
@@ -169,8 +170,10 @@ impl Attachment {
     /// Returns the error for a request that the book refused; `what` names the rows of a table that is full.
     pub(crate) fn error_for(&self, refused: BookError, what: &'static str, bytes: Bytes) -> bursar_core::Error {
         match refused {
-            BookError::Shortfall(shortfall) => {
-                bursar_core::Error::out_of_budget(bytes, Bytes(shortfall.remaining), Bytes(shortfall.limit))
+            BookError::Shortfall(Shortfall { remaining, limit, reason }) => {
+                // What others wait for is not there for a charge, which has no turn.
+                let remaining = if reason == RefusalReason::Queue { 0 } else { remaining };
+                bursar_core::Error::out_of_budget(bytes, Bytes(remaining), Bytes(limit))
             }
             BookError::Cleared => LedgerError::Cleared { file: self.path() }.into(),
             BookError::TableFull => self.table_full(what).into(),

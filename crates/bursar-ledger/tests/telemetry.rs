@@ -277,6 +277,29 @@ fn m4_a_future_that_waited_and_ends_is_a_timeout() {
     check_waits(&reading, 2);
 }
 
+/// What is refused because others wait is kept with what was free for them, whoever asked: at once, for a charge, or for a stack, which
+/// tries without having refusals told.
+#[test]
+fn m4_a_refusal_for_those_who_wait_is_kept_with_what_was_free() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let _some = ledger.reserve(Bytes(TOTAL - 60)).unwrap();
+    let mut waits = Box::pin(ledger.reserve_async(Bytes(80), Priority::NORMAL));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let account = ledger.account().unwrap();
+    assert!(ledger.reserve(Bytes(10)).is_err());
+    let refused = account.charge(Bytes(20)).unwrap_err();
+    assert!(
+        matches!(refused, Error::OutOfBudget { remaining: Bytes::ZERO, .. }),
+        "none of it is this one's: {refused}"
+    );
+    let refused = account.try_charge(Bytes(30)).unwrap_err();
+    account.note_refusal(&refused);
+    let kept = ledger.reading().unwrap().refusals;
+    let kept: Vec<_> = kept.iter().map(|last| (last.reason, last.requested, last.available, last.limit)).collect();
+    let expected = [30, 20, 10].map(|bytes| (RefusalReason::Queue, Bytes(bytes), Bytes(60), Bytes(TOTAL)));
+    assert_eq!(kept, expected);
+}
+
 /// A future that was granted what it waited for, and is told to end before it was polled again, has it.
 #[test]
 fn m4_a_future_that_was_granted_and_ends_is_no_refusal() {

@@ -78,7 +78,7 @@ fn l4_a_refusal_for_those_who_wait_says_what_is_free_and_who_they_are() {
     // What is not there is refused as ever, whoever waits.
     assert_eq!(refusal(ledger.reserve(Bytes(61)).unwrap_err()), (61, 60, 100));
     let last = ledger.reading().unwrap().refusals;
-    assert_eq!((last[1].reason, last[1].available), (RefusalReason::Queue, Bytes::ZERO), "nothing for this one");
+    assert_eq!((last[1].reason, last[1].available), (RefusalReason::Queue, Bytes(60)));
 }
 
 /// There are bytes for all but no row in the table: the refusal says what is full.

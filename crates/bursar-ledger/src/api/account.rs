@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const SHARE_POLL: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// The account that refused this thread last where it may try again, and the reason.
-    static LAST_REASON: Cell<Option<(NodeKey, RefusalReason)>> = const { Cell::new(None) };
+    /// The account that refused this thread last where it may try again, and why.
+    static LAST_SHORTFALL: Cell<Option<(NodeKey, Shortfall)>> = const { Cell::new(None) };
 }
 
 /// The account of a process for a tenant of a ledger. A clone is the same account, and so is one that is opened again.
@@ -87,23 +87,28 @@ impl LedgerAccount {
         self.decide(bytes)?.map_err(|refused| self.ledger.attachment.refuse(self.key, refused, "accounts", bytes))
     }
 
-    /// Charges where one try without the lock did not do, and remembers the reason of a refusal.
+    /// Charges where one try without the lock did not do, and remembers why it was refused.
     #[cold]
     fn try_charge_slow(&self, bytes: Bytes) -> Result<()> {
         self.decide(bytes)?.map_err(|refused| {
             if let BookError::Shortfall(shortfall) = refused {
-                LAST_REASON.set(Some((self.key, shortfall.reason)));
+                LAST_SHORTFALL.set(Some((self.key, shortfall)));
             }
             self.ledger.attachment.error_for(refused, "accounts", bytes)
         })
     }
 
-    /// Returns the reason for which this thread was refused last, if that was by this account.
-    fn last_reason(&self) -> RefusalReason {
-        match LAST_REASON.take().filter(|(key, _)| *key == self.key) {
-            Some((_, reason)) => reason,
-            None if self.field(node::KIND) == RESERVATION => RefusalReason::Share,
-            None => RefusalReason::Limit,
+    /// Returns what stands against a charge that was refused with `remaining` bytes left: the reason is that of this thread's last
+    /// refusal, if that was by this account.
+    fn last_shortfall(&self, remaining: Bytes, limit: Bytes) -> Shortfall {
+        let (remaining, limit) = (remaining.get(), limit.get());
+        let of = |reason| Shortfall { remaining, limit, reason };
+        match LAST_SHORTFALL.take().filter(|(key, _)| *key == self.key) {
+            // The error says nothing of what is left for those who wait.
+            Some((_, last @ Shortfall { reason: RefusalReason::Queue, .. })) => Shortfall { limit, ..last },
+            Some((_, last)) => of(last.reason),
+            None if self.field(node::KIND) == RESERVATION => of(RefusalReason::Share),
+            None => of(RefusalReason::Limit),
         }
     }
 
@@ -218,12 +223,15 @@ impl Account for LedgerAccount {
 
     #[cold]
     fn note_refusal(&self, error: &Error) {
-        let (requested, remaining, limit, reason) = match *error {
-            Error::OutOfBudget { requested, remaining, limit, .. } => (requested, remaining, limit, self.last_reason()),
-            Error::OutOfMemory { requested, free, total, .. } => (requested, free, total, RefusalReason::Device),
+        let (requested, shortfall) = match *error {
+            Error::OutOfBudget { requested, remaining, limit, .. } => {
+                (requested, self.last_shortfall(remaining, limit))
+            }
+            Error::OutOfMemory { requested, free, total, .. } => {
+                (requested, Shortfall { remaining: free.get(), limit: total.get(), reason: RefusalReason::Device })
+            }
             _ => return,
         };
-        let shortfall = Shortfall { remaining: remaining.get(), limit: limit.get(), reason };
         self.ledger.attachment.tell_refusal(self.key, requested, shortfall);
     }
 

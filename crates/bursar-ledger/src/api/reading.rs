@@ -241,7 +241,7 @@ pub struct RefusalReading {
     pub reason: RefusalReason,
     /// The bytes it asked for.
     pub requested: Bytes,
-    /// The bytes that it would have been granted.
+    /// The bytes that were left; where the reason is the queue, for those who wait.
     pub available: Bytes,
     /// The bytes that it could have been granted at most.
     pub limit: Bytes,

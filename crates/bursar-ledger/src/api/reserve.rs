@@ -108,9 +108,9 @@ impl Ledger {
         refused: BookError,
         request: ReserveRequest<'_>,
     ) -> Option<Error> {
-        let BookError::Shortfall(Shortfall { limit, reason: RefusalReason::Queue, .. }) = refused else { return None };
-        let tenant = request.tenant.node;
-        let remaining = locked.available_leaving(request.options.kept).min(locked.available_to_tenant(tenant));
+        let BookError::Shortfall(Shortfall { remaining, limit, reason: RefusalReason::Queue }) = refused else {
+            return None;
+        };
         self.out_of_turn(locked, request.bytes, (remaining, limit), 0)
     }
 

@@ -10,7 +10,7 @@ use crate::refusal::RefusalReason;
 /// The figures of a request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// The bytes that would have fitted.
+    /// The bytes that would have fitted, where the reason is the queue but for those who wait.
     pub remaining: u64,
     /// The bytes that could fit at most.
     pub limit: u64,
@@ -64,17 +64,16 @@ impl<W: Words> LockedBook<'_, W> {
     /// Adds to the totals of a tenant and of the device, or to neither; `kept` millionths of what all may have stay free. The
     /// step is not finished.
     pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<(), Shortfall> {
-        let mut remaining = self.available_leaving(kept).min(self.available_to_tenant(tenant));
-        let mut reason = None;
-        if remaining >= bytes && !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept) {
-            (remaining, reason) = (0, Some(RefusalReason::Queue));
-        }
-        if remaining < bytes {
-            let reason = reason.unwrap_or_else(|| self.reason_against(tenant, bytes, kept));
-            return Err(Shortfall { remaining, limit: self.most_leaving(tenant, kept), reason });
-        }
-        self.add_to_tenant(tenant, bytes);
-        Ok(())
+        let remaining = self.available_leaving(kept).min(self.available_to_tenant(tenant));
+        let reason = if remaining < bytes {
+            self.reason_against(tenant, bytes, kept)
+        } else if !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept) {
+            RefusalReason::Queue
+        } else {
+            self.add_to_tenant(tenant, bytes);
+            return Ok(());
+        };
+        Err(Shortfall { remaining, limit: self.most_leaving(tenant, kept), reason })
     }
 
     /// Returns the limit that a tenant which grew by `bytes` would exceed, where it would exceed one: its own before those of

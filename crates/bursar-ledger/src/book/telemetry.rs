@@ -24,7 +24,7 @@ pub struct RefusalEntry {
     pub reason: RefusalReason,
     /// The bytes that were asked for.
     pub requested: u64,
-    /// The bytes that would have been granted.
+    /// The bytes that were left, where the reason is the queue for those who wait.
     pub available: u64,
     /// The bytes that could have been granted at most.
     pub limit: u64,
