@@ -44,7 +44,8 @@ def reserve(
     elsewhere.
 
     The request waits for its turn in the queue of the device's ledger, which all processes of this user share, for at most
-    ``timeout`` seconds; with ``timeout=0`` it is granted or refused at once. What can never fit is refused at once.
+    ``timeout`` seconds; with ``timeout=0`` it is granted or refused at once, and comes before those who wait with a lower ``priority``.
+    What can never fit is refused at once.
 
     Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
     """

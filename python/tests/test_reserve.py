@@ -75,6 +75,21 @@ def test_what_can_never_fit_is_refused_at_once(card: Card) -> None:
     assert (refused.value.requested, refused.value.limit) == (WHOLE + 1, WHOLE)
 
 
+@pytest.mark.parametrize("timeout", [0, 1e-9])
+def test_l4_a_request_comes_before_those_who_wait_with_a_lower_priority(card: Card, timeout: float) -> None:
+    async def ask_before() -> None:
+        waits = asyncio.ensure_future(bursar.reserve("6GiB")._granted())
+        await asyncio.sleep(0)
+        for priority in (bursar.LOW, bursar.NORMAL):
+            with pytest.raises(bursar.BursarError, match="out of turn"):
+                bursar.reserve("1GiB", timeout=timeout, priority=priority).wait()
+        bursar.reserve("1GiB", timeout=timeout, priority=bursar.HIGH).wait().release()
+        waits.cancel()
+
+    with bursar.reserve("4GiB"):
+        asyncio.run(ask_before())
+
+
 def test_a_request_that_is_not_granted_in_time_leaves_the_queue(card: Card) -> None:
     with bursar.reserve("6GiB"):
         with pytest.raises(bursar.Timeout) as late:

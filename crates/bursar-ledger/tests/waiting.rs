@@ -5,8 +5,8 @@ mod figures;
 #[path = "common/wakers.rs"]
 mod wakers;
 
-use bursar_core::{Bytes, Error, MemoryInfo};
-use bursar_ledger::{Ledger, Priority, RefusalReason};
+use bursar_core::{Account, Bytes, Error, MemoryInfo};
+use bursar_ledger::{Ledger, Priority, RefusalReason, ReserveOptions};
 use figures::{LONG, figures, refusal};
 use std::pin::pin;
 use std::sync::Arc;
@@ -79,6 +79,44 @@ fn l4_a_refusal_for_those_who_wait_says_what_is_free_and_who_they_are() {
     assert_eq!(refusal(ledger.reserve(Bytes(61)).unwrap_err()), (61, 60, 100));
     let last = ledger.reading().unwrap().refusals;
     assert_eq!((last[1].reason, last[1].available), (RefusalReason::Queue, Bytes(60)));
+}
+
+/// What would come first in the queue is granted at once, too; what would come behind is not, and a charge has no turn.
+#[test]
+fn l4_a_request_at_once_comes_before_those_who_wait_with_a_lower_priority() {
+    let ledger = Ledger::private(Bytes(100));
+    let _some = ledger.reserve(Bytes(40)).unwrap();
+    let mut waits = Box::pin(ledger.reserve_async(Bytes(80), Priority::NORMAL));
+    assert!(poll(waits.as_mut(), Waker::noop()).is_pending());
+    let at_once = |bytes: u64, priority| ledger.reserve_with(Bytes(bytes), &ReserveOptions::new().priority(priority));
+    let within = |bytes: u64, priority| ledger.reserve_within(Bytes(bytes), Duration::ZERO, priority);
+    for priority in [Priority::LOW, Priority::NORMAL, Priority(Priority::NORMAL.0 + 1), Priority::HIGH] {
+        for bytes in [1, 60, 61] {
+            let expected = within(bytes, priority).is_ok();
+            assert_eq!(expected, priority > Priority::NORMAL && bytes <= 60);
+            assert_eq!(at_once(bytes, priority).is_ok(), expected, "{bytes} B with {priority:?}");
+        }
+    }
+    assert!(ledger.account().unwrap().charge(Bytes(1)).unwrap_err().is_capacity());
+    // One of a higher priority that waits as well comes first.
+    let mut first = Box::pin(ledger.reserve_async(Bytes(70), Priority::HIGH));
+    assert!(poll(first.as_mut(), Waker::noop()).is_pending());
+    assert!(matches!(at_once(1, Priority::HIGH), Err(Error::OutOfTurn { behind: 1, .. })));
+    assert_eq!(at_once(60, Priority(255)).map(|reserved| reserved.bytes()), Ok(Bytes(60)));
+}
+
+/// Requests within a guarantee come first, whatever the priority of others.
+#[test]
+fn l4_a_request_at_once_does_not_come_before_those_within_a_guarantee() {
+    let ledger = Ledger::private(Bytes(100));
+    let owner = ledger.tenant("owner").unwrap();
+    owner.configure(Bytes(80), Bytes(100)).unwrap();
+    let _lent = ledger.reserve(Bytes(40)).unwrap();
+    let mut waits = Box::pin(owner.reserve_async(Bytes(80), Priority::LOW));
+    assert!(poll(waits.as_mut(), Waker::noop()).is_pending());
+    let high = ReserveOptions::new().priority(Priority::HIGH);
+    assert!(matches!(ledger.reserve_with(Bytes(1), &high), Err(Error::OutOfTurn { behind: 0, .. })));
+    assert!(ledger.reserve_within(Bytes(1), Duration::ZERO, Priority::HIGH).is_err());
 }
 
 /// There are bytes for all but no row in the table: the refusal says what is full.

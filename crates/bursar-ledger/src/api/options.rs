@@ -25,7 +25,7 @@ impl Default for Priority {
     }
 }
 
-/// The options of a reservation: its label, its priority where it waits, and what it leaves free.
+/// The options of a reservation: its label, its priority, and what it leaves free.
 ///
 /// ```
 /// use bursar::Bytes;
@@ -63,7 +63,7 @@ impl ReserveOptions {
         Self { label: label.into(), ..self }
     }
 
-    /// Sets the priority of a reservation that waits.
+    /// Sets the priority: that of its turn where it waits. At once it is granted as if it had come first among those of lower ones.
     pub fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }

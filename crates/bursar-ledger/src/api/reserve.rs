@@ -81,7 +81,7 @@ impl Ledger {
                 if !locked.is_current(tenant) {
                     return Err((BookError::Cleared, None));
                 }
-                let reserved = locked.reserve_leaving(tenant.node, wanted, options.kept);
+                let reserved = locked.reserve_leaving(tenant.node, wanted, options.kept, options.priority.0.into());
                 let key = reserved.map_err(|refused| (refused, self.turn_of_others(locked, refused, request)))?;
                 locked.set_label(key, &options.label);
                 Ok(key)

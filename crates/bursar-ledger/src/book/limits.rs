@@ -61,13 +61,13 @@ impl<W: Words> LockedBook<'_, W> {
         self.field(tenant, node::TOTAL).saturating_add(bytes) <= self.field(tenant, node::GUARANTEE)
     }
 
-    /// Adds to the totals of a tenant and of the device, or to neither; `kept` millionths of what all may have stay free. The
-    /// step is not finished.
-    pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<(), Shortfall> {
+    /// Adds to the totals of a tenant and of the device, or to neither; `kept` millionths of what all may have stay free, and requests
+    /// of a lower priority may have to wait longer for it. The step is not finished.
+    pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64, kept: u64, priority: u64) -> Result<(), Shortfall> {
         let remaining = self.available_leaving(kept).min(self.available_to_tenant(tenant));
         let reason = if remaining < bytes {
             self.reason_against(tenant, bytes, kept)
-        } else if !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept) {
+        } else if !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept, priority) {
             RefusalReason::Queue
         } else {
             self.add_to_tenant(tenant, bytes);
@@ -109,7 +109,8 @@ impl<W: Words> LockedBook<'_, W> {
     /// Takes bytes from a node's parent. The step is not finished.
     pub(super) fn take_from(&mut self, parent: usize, bytes: u64) -> Result<(), Shortfall> {
         match self.field(parent, node::KIND) {
-            TENANT => self.grow_tenant(parent, bytes, 0),
+            // A charge has no turn, and comes before nobody who waits.
+            TENANT => self.grow_tenant(parent, bytes, 0, 0),
             RESERVATION => {
                 let balance = self.balance(parent);
                 if balance < bytes {

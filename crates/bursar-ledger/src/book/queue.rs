@@ -2,7 +2,7 @@
 //!
 //! Requests within their tenant's guarantee come first, then those of higher priority, then those that came earlier.
 //! The first that does not fit into the device blocks every request behind it, and every request that would otherwise
-//! take, without waiting, the memory that it waits for. A request that only its own tenant's ceiling holds up blocks its
+//! take, without waiting, the memory that it waits for, unless that would come before it in the queue. A request that only its own tenant's ceiling holds up blocks its
 //! own tenant alone. A request for more than the limit of the device blocks nobody.
 //!
 //! A request may ask that a part of the device stays free. That part is not what it waits for: those who ask for no such thing
@@ -248,10 +248,13 @@ impl<W: Words> LockedBook<'_, W> {
     }
 
     /// Returns whether some request would have to wait longer if `tenant` grew by `bytes`, of a request that leaves `kept`
-    /// millionths free.
-    pub(super) fn would_delay(&self, tenant: usize, bytes: u64, kept: u64) -> bool {
+    /// millionths free. Those that would come after a request of this priority, had it joined the queue, would have to in any case.
+    pub(super) fn would_delay(&self, tenant: usize, bytes: u64, kept: u64, priority: u64) -> bool {
         self.waiting().any(|entry| {
             let request = self.request(entry);
+            if priority > request.priority && !self.is_within_guarantee(request.tenant, request.bytes) {
+                return false;
+            }
             let is_same = request.tenant == tenant;
             let (is_delayed, room) = match (kept, request.kept) {
                 // The part that it would leave free is not what it waits for.

@@ -22,18 +22,25 @@ impl<W: Words> LockedBook<'_, W> {
     /// Sets `bytes` aside for a tenant. Refuses only after all credit was recalled and the charges of dead processes
     /// were reclaimed.
     pub fn reserve(&mut self, tenant: usize, bytes: u64) -> Result<NodeKey, BookError> {
-        self.reserve_leaving(tenant, bytes, 0)
+        self.reserve_leaving(tenant, bytes, 0, 0)
     }
 
-    /// Sets `bytes` aside as [`reserve`](Self::reserve) does, if `kept` millionths of what all may have are free afterwards.
-    pub fn reserve_leaving(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<NodeKey, BookError> {
+    /// Sets `bytes` aside as [`reserve`](Self::reserve) does, if `kept` millionths of what all may have are free afterwards. It comes
+    /// before those who wait with a lower priority.
+    pub fn reserve_leaving(
+        &mut self,
+        tenant: usize,
+        bytes: u64,
+        kept: u64,
+        priority: u64,
+    ) -> Result<NodeKey, BookError> {
         if self.field(tenant, node::KIND) != TENANT {
             return Err(BookError::Cleared);
         }
-        if self.grow_tenant(tenant, bytes, kept).is_err() {
+        if self.grow_tenant(tenant, bytes, kept, priority).is_err() {
             self.reclaim_dead_processes();
             self.recall_credit(tenant);
-            self.grow_tenant(tenant, bytes, kept)?;
+            self.grow_tenant(tenant, bytes, kept, priority)?;
         }
         let Some(key) = self.add_node(RESERVATION, tenant, self.owner_id(), bytes, bytes) else {
             self.undo();

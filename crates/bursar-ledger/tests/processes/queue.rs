@@ -62,7 +62,7 @@ fn l4_a_waiter_that_dies_leaves_no_trace() {
     let folder = Folder::new();
     let (mut one, ledger) = (Peer::new(&folder), folder.open());
     let ours = ledger.reserve(Bytes(600)).unwrap();
-    one.send("within 500 60000 1");
+    one.send("within 500 60000 128");
     until_waiting(&ledger, 1);
     // It waits for what is available, so nobody else may have it.
     assert!(ledger.reserve(Bytes(300)).unwrap_err().is_capacity());
@@ -81,16 +81,16 @@ fn l4_the_large_is_served_within_the_second_round() {
     let mut small: Vec<Peer> = (0..3).map(|_| Peer::new(&folder)).collect();
     let mut large = Peer::new(&folder);
     for peer in &mut small {
-        assert_eq!(peer.command("within 300 60000 1"), "ok");
+        assert_eq!(peer.command("within 300 60000 128"), "ok");
     }
-    large.send("within 900 60000 1");
+    large.send("within 900 60000 128");
     until_waiting(&ledger, 1);
     // The second round: each releases and asks again, and none may overtake.
     for (done, peer) in small.iter_mut().enumerate() {
         assert_eq!(peer.command("drop"), "ok");
         let refused = peer.command("reserve 50");
         assert!(refused.starts_with("error 50 B requested out of turn: "), "{refused}");
-        peer.send("within 300 60000 1");
+        peer.send("within 300 60000 128");
         until_waiting(&ledger, if done == 2 { 3 } else { done + 2 });
     }
     assert_eq!(large.reply(), "ok");
