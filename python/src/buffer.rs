@@ -127,6 +127,14 @@ impl Buffer {
             Ok(memory.device.context.copy_from_host(block, offset, bytes, stream)?)
         })
     }
+
+    /// Refuses more bytes than it has, by both lengths.
+    fn check_fits(&self, len: usize) -> Result<(), Failure> {
+        match self.memory.bytes {
+            bytes if len as u64 <= bytes => Ok(()),
+            bytes => Err(Failure::value(format!("{len} bytes are more than the {bytes} of the buffer"))),
+        }
+    }
 }
 
 #[pymethods]
@@ -190,6 +198,7 @@ impl Buffer {
     fn copy_from(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> Result<(), Failure> {
         pool::check_not_forked()?;
         if let Ok(bytes) = data.cast::<PyBytes>() {
+            self.check_fits(bytes.as_bytes().len())?;
             return self.write(py, 0, bytes.as_bytes());
         }
         let view = PyMemoryView::from(data)?;
@@ -197,9 +206,7 @@ impl Buffer {
         if !is_contiguous.is_truthy()? {
             return Err(Failure::value("the bytes do not lie one behind the other: copy the array first"));
         }
-        if len as u64 > self.memory.bytes {
-            return Err(Failure::value(format!("{len} bytes are more than the {} of the buffer", self.memory.bytes)));
-        }
+        self.check_fits(len)?;
         if len == 0 {
             return Ok(());
         }
