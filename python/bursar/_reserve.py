@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from . import _native
 from ._devices import DeviceName, device_index
@@ -26,7 +27,7 @@ def reserve(
     device: DeviceName | None = None,
     timeout: float | None = None,
     tenant: str = "",
-    priority: int = NORMAL,
+    priority: SupportsIndex = NORMAL,
     label: str | None = None,
 ) -> ReservationRequest:
     """Returns a request to set memory of a device aside, to be entered, awaited or waited for.
@@ -49,17 +50,19 @@ def reserve(
 
     Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
     """
-    if not hasattr(priority, "__index__"):
+    try:
+        number = operator.index(priority)
+    except TypeError:
         names = f"bursar.LOW ({LOW}), bursar.NORMAL ({NORMAL}) and bursar.HIGH ({HIGH}) are some"
-        raise TypeError(f"a priority is a number between 0 and 255, and not {priority!r}; {names}")
-    if not 0 <= priority <= 255:
-        raise InvalidValue(f"a priority is between 0 and 255, and not {priority!r}; the usual one is {NORMAL}")
+        raise TypeError(f"a priority is a number between 0 and 255, and not {priority!r}; {names}") from None
+    if not 0 <= number <= 255:
+        raise InvalidValue(f"a priority is between 0 and 255, and not {number}; the usual one is {NORMAL}")
     label = "" if label is None else label
     if not isinstance(label, str):
         raise TypeError(f"a label is text, or None, not {type(label).__name__}")
     if "\0" in label:
         raise InvalidValue(f"a label is text without a NUL, and not {label!r}")
-    return ReservationRequest(_native.parse_size(size), device, checked_timeout(timeout), tenant, priority, label)
+    return ReservationRequest(_native.parse_size(size), device, checked_timeout(timeout), tenant, number, label)
 
 
 class ReservationRequest(_native.ReservationBlock):

@@ -422,6 +422,23 @@ def test_no_label_is_none(card: Card) -> None:
             bursar.reserve(1, label=wrong)
 
 
+class Rank:
+    """Something that is used as a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+def test_a_priority_is_whatever_is_used_as_a_number(card: Card) -> None:
+    with bursar.reserve("1GiB", priority=Rank(bursar.HIGH)) as share:
+        assert share.bytes == 1 << 30
+    with pytest.raises(bursar.InvalidValue, match="between 0 and 255, and not 256"):
+        bursar.reserve("1GiB", priority=Rank(256))
+
+
 def test_a_priority_that_is_none_is_told_which_there_are(card: Card) -> None:
     wrong: Any
     for wrong in ("HIGH", None, 1.5):
