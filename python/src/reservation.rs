@@ -306,8 +306,10 @@ impl Reservation {
         Ok(Delegation { given: Mutex::new(Some(delegation)), owner: self.owner })
     }
 
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
+    /// Enters the block, unless it was released.
+    fn __enter__(this: Bound<'_, Self>) -> Result<Bound<'_, Self>, Failure> {
+        this.get().reserved()?;
+        Ok(this)
     }
 
     #[pyo3(signature = (*_raised))]

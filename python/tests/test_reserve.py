@@ -439,6 +439,18 @@ def test_a_priority_is_whatever_is_used_as_a_number(card: Card) -> None:
         bursar.reserve("1GiB", priority=Rank(256))
 
 
+def test_what_was_released_is_not_entered(card: Card) -> None:
+    share = bursar.reserve("1GiB").wait()
+    with share:
+        pass
+    given = bursar.reserve("1GiB").wait()
+    delegation = given.delegate()
+    for released in (share, given):
+        with pytest.raises(bursar.Released), released:
+            pass
+    delegation.release()
+
+
 def test_a_priority_that_is_none_is_told_which_there_are(card: Card) -> None:
     wrong: Any
     for wrong in ("HIGH", None, 1.5):
