@@ -61,7 +61,7 @@ mod usage_view;
 
 pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
-pub(crate) use captures::{CaptureMaker, CaptureOrder, DeclaredUse, Point};
+pub(crate) use captures::{CaptureMaker, CaptureOrder, CaptureOrigin, DeclaredUse, Point};
 pub use fault::Fault;
 pub(crate) use launched_memories::{FirstUse, LaunchedMemory};
 pub use members::Member;

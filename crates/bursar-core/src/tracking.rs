@@ -30,15 +30,15 @@ mod submission;
 mod tracked;
 mod transfer;
 
-use crate::context::{CaptureOrder, DeclaredUse, LaunchedMemory, WaitFailure};
+use crate::context::{CaptureOrder, CaptureOrigin, DeclaredUse, LaunchedMemory, WaitFailure};
 use crate::stream::StreamHold;
 use crate::{
     Access, Action, DeviceBlock, DeviceContext, Error, Generation, OwnerId, Record, Result, Stream, StreamMisuse,
 };
 use marks::{Marks, Need};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
 pub use transfer::{RefusedTransfer, Transfer};
@@ -207,17 +207,14 @@ struct Uses {
     record: Record<'static>,
     marks: Mutex<Marks>,
     owner: OwnerId,
-    /// The number of the capture that the block was allocated in.
-    capture: AtomicU64,
+    /// Set once it is known that the block was allocated in a capture.
+    origin: OnceLock<CaptureOrigin>,
     /// True once its owner gave the block up, which may take a while: it is set before the marks are looked at for the last
     /// time, so that a use by somebody else is either seen there or sees it.
     is_given_up: AtomicBool,
     /// True once the block was freed, or its token given away.
     is_over: AtomicBool,
 }
-
-/// Stands for the number of a capture where there is none.
-const NO_CAPTURE: u64 = 0;
 
 impl Uses {
     fn new(context: Arc<DeviceContext>, block: &DeviceBlock, born: u64) -> Self {
@@ -231,14 +228,16 @@ impl Uses {
         };
         let (marks, owner) = (Mutex::new(Marks::born(block.stream(), born)), block.owner());
         let (is_given_up, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { context, record, marks, owner, capture: AtomicU64::new(NO_CAPTURE), is_given_up, is_over }
+        Self { context, record, marks, owner, origin: OnceLock::new(), is_given_up, is_over }
     }
 
     /// Has whatever else writes to a block of a memory that graphs are launched with count as uses of it: launches from now on,
     /// the last before, which comes after the others, and what was there before and was freed.
     fn follow_launches(self: &Arc<Self>, memory: &dyn LaunchedMemory) {
         let first = memory.first_use(self.record.ptr, self.clone());
-        self.capture.store(first.capture.unwrap_or(NO_CAPTURE), Ordering::Release);
+        if let Some(origin) = first.origin {
+            self.origin.get_or_init(|| origin);
+        }
         for stream in first.after.into_iter().flatten() {
             let number = self.context.clocks().pass(stream);
             self.marks().mark(stream, Access::Write, number);
@@ -376,8 +375,8 @@ impl DeclaredUse for Uses {
         self.owner
     }
 
-    fn capture(&self) -> Option<u64> {
-        Some(self.capture.load(Ordering::Acquire)).filter(|&capture| capture != NO_CAPTURE)
+    fn origin(&self) -> Option<CaptureOrigin> {
+        self.origin.get().copied()
     }
 
     fn is_over(&self) -> bool {

@@ -9,6 +9,8 @@ mod buffers;
 mod failing_calls;
 #[path = "graphs/faulty_programs.rs"]
 mod faulty_programs;
+#[path = "graphs/first_uses.rs"]
+mod first_uses;
 #[path = "graphs/left_behind.rs"]
 mod left_behind;
 #[path = "graphs/outside.rs"]

@@ -14,10 +14,10 @@
 
 mod order;
 
-pub(crate) use order::{CaptureMaker, CaptureOrder, DeclaredUse, Point};
+pub(crate) use order::{CaptureMaker, CaptureOrder, CaptureOrigin, DeclaredUse, Point};
 
 use super::DeviceContext;
-use crate::{Access, DriverError, Error, Generation, RawGraph, RawStream, Result, Status, Stream, StreamMisuse};
+use crate::{Access, DriverError, Error, RawGraph, RawStream, Result, Status, Stream, StreamMisuse};
 use order::LeftCapture;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,8 @@ impl Captures {
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 impl CaptureOrder {
-    /// Declares a use on a captured stream: it comes after the uses of the block on others, which join here.
+    /// Declares a use on a captured stream: it comes after the uses of the block on others, or its allocation there, which join
+    /// here.
     pub(crate) fn declare(
         &self,
         context: &DeviceContext,
@@ -59,20 +60,20 @@ impl CaptureOrder {
         stream: Stream,
         access: Access,
     ) -> Result<()> {
-        self.end_uses(context, uses.generation(), stream, access)?;
+        self.end_uses(context, &*uses, stream, access)?;
         self.enter_use(uses, stream, access);
         Ok(())
     }
 
-    /// Makes a captured stream come after the uses of a block on others that an access has to wait for.
+    /// Makes a captured stream come after the uses of a block on others, or its allocation, that an access has to wait for.
     pub(crate) fn end_uses(
         &self,
         context: &DeviceContext,
-        block: Generation,
+        uses: &dyn DeclaredUse,
         stream: Stream,
         access: Access,
     ) -> Result<()> {
-        let needs = self.state().needs(block, stream, access);
+        let needs = self.needs(uses, stream, access);
         needs.into_iter().try_for_each(|first| context.order_captured(self, first, stream))
     }
 }

@@ -1,6 +1,6 @@
 //! Memories whose blocks are written to by the launches of graphs, without a declared use.
 
-use super::{DeclaredUse, DeviceContext};
+use super::{CaptureOrigin, DeclaredUse, DeviceContext};
 use crate::{DevicePtr, OwnerId, Stream};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +18,8 @@ pub(crate) trait LaunchedMemory: Send + Sync {
 /// The origin of a block of such a memory, told when it is first used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstUse {
-    /// The number of the capture that it was allocated in.
-    pub(crate) capture: Option<u64>,
+    /// The capture that it was allocated in, and where there.
+    pub(crate) origin: Option<CaptureOrigin>,
     /// The streams of whatever wrote there before: that of the last launch, and one that comes after what was freed since.
     pub(crate) after: [Option<Stream>; 2],
 }

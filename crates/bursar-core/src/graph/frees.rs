@@ -131,7 +131,7 @@ impl GraphMemory {
             Some(live) if block.owner() == self.shared.owner => live,
             _ => return Err(Error::ForeignBlock { device: self.context().device(), ptr: block.ptr() }),
         };
-        let current = self.shared.state().capture.clone().filter(|capture| capture.number() == live.capture);
+        let current = self.shared.state().capture.clone().filter(|capture| capture.number() == live.origin.capture);
         match current {
             Some(capture) if streams.iter().all(|stream| self.capture_with(*stream).is_ok()) => {
                 self.free_captured(&capture, block, streams)

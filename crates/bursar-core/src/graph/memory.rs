@@ -216,7 +216,7 @@ impl DeviceMemoryResource for GraphMemory {
             capture.with_clock(stream, |comes_after| {
                 let mut state = self.shared.state();
                 let at = state.arena.take(granted, align, longest, comes_after)?;
-                state.live.insert(at, LiveBlock { bytes: granted, capture: capture.number(), tag });
+                state.live.insert(at, LiveBlock { bytes: granted, origin: capture.origin_on(stream), tag });
                 Some(at)
             })
         };

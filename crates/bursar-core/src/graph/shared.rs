@@ -3,7 +3,7 @@
 
 use super::arena::{Arena, FreePoint};
 use super::launch::Launches;
-use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, FirstUse, LaunchedMemory, Point};
+use crate::context::{AwakeUse, CaptureOrder, CaptureOrigin, DeclaredUse, FirstUse, LaunchedMemory, Point};
 use crate::observe::GraphCount;
 use crate::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Note, OwnerId, RawStream,
@@ -50,8 +50,7 @@ pub(super) struct State {
 #[derive(Clone, Copy)]
 pub(super) struct LiveBlock {
     pub(super) bytes: u64,
-    /// The number of the capture that it was allocated in.
-    pub(super) capture: u64,
+    pub(super) origin: CaptureOrigin,
     pub(super) tag: AllocTag,
 }
 
@@ -133,7 +132,7 @@ impl Shared {
     /// Returns whether uses are of a block that was allocated in a capture into this memory, by its number. The address does not
     /// tell: a segment may lie where another block was before.
     pub(super) fn is_of(&self, capture: u64, uses: &dyn DeclaredUse) -> bool {
-        uses.owner() == self.owner && uses.capture() == Some(capture)
+        uses.owner() == self.owner && uses.origin().is_some_and(|origin| origin.capture == capture)
     }
 
     /// Gives the segments back that no block is in, after everything that was launched; returns how much that was. Where
@@ -173,9 +172,9 @@ impl LaunchedMemory for Shared {
         self.launches.in_turn(|last, has_news| {
             let mut state = self.state();
             state.used.retain(|(_, uses)| !uses.is_over());
-            let capture = state.live.get(&ptr.0).map(|live| live.capture);
-            state.used.extend(capture.map(|capture| (capture, uses)));
-            FirstUse { capture, after: [last, has_news.then_some(self.own)] }
+            let origin = state.live.get(&ptr.0).map(|live| live.origin);
+            state.used.extend(origin.map(|origin| (origin.capture, uses)));
+            FirstUse { origin, after: [last, has_news.then_some(self.own)] }
         })
     }
 }

@@ -140,8 +140,8 @@ impl TrackedBlock {
         let stream = stream.into();
         let was_given_up = self.set_given_up(true);
         let ordered = self.uses.get().map_or(Ok(()), |uses| match uses.context.capture_of(stream) {
-            Some(capture) if uses.capture() == Some(capture.number()) => {
-                capture.end_uses(&uses.context, self.block.generation(), stream, Access::Write)
+            Some(capture) if uses.origin().is_some_and(|origin| origin.capture == capture.number()) => {
+                capture.end_uses(&uses.context, &**uses, stream, Access::Write)
             }
             _ => uses.end_all_before(stream),
         });

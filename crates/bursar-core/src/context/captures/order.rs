@@ -9,8 +9,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A point of a captured stream: after so many uses and frees there.
+/// A point of a captured stream: after so many allocations, uses and frees there.
 pub(crate) type Point = (Stream, u64);
+
+/// The origin of a block that was allocated in a capture.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CaptureOrigin {
+    /// The number of the capture.
+    pub(crate) capture: u64,
+    /// The point of its own stream that it was allocated at, which comes after whatever had its memory before. Where others make
+    /// the capture, nothing is known of its order.
+    pub(crate) granted: Option<Point>,
+}
 
 /// The uses of a block that something outside this module keeps: begun again with each launch of the graph.
 pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
@@ -20,8 +30,8 @@ pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
     /// Returns the resource that made the block.
     fn owner(&self) -> OwnerId;
 
-    /// Returns the number of the capture that the block was allocated in, if it was in one.
-    fn capture(&self) -> Option<u64>;
+    /// Returns the capture that the block was allocated in, if it was in one, and where there.
+    fn origin(&self) -> Option<CaptureOrigin>;
 
     /// Fails if the block is its owner's no more: it was freed or given away, is being, or waits for its free.
     fn check_owned(&self) -> Result<()>;
@@ -97,19 +107,23 @@ pub(super) struct LeftCapture {
 }
 
 impl OrderState {
-    /// Returns the point that a stream has reached, after one more use or free.
+    /// Returns the point that a stream has reached, after one more allocation, use or free.
     fn tick(&mut self, stream: Stream) -> Point {
         let time = self.clocks.entry(stream).or_default().0.entry(stream).or_default();
         *time += 1;
         (stream, *time)
     }
 
-    /// Returns the streams whose uses of a block an access on `stream` has to wait for.
-    pub(super) fn needs(&self, block: Generation, stream: Stream, access: Access) -> Vec<Stream> {
-        let Some(uses) = self.uses.get(&block) else { return Vec::new() };
-        let reads = if access == Access::Write { &uses.reads[..] } else { &[] };
+    /// Returns the streams whose uses of a block an access on `stream` has to wait for. The allocation at `granted` counts as a
+    /// write.
+    fn needs(&self, block: Generation, granted: Option<Point>, stream: Stream, access: Access) -> Vec<Stream> {
+        let (write, reads) = match self.uses.get(&block) {
+            Some(uses) if access == Access::Write => (uses.write, &uses.reads[..]),
+            Some(uses) => (uses.write, &[][..]),
+            None => (granted, &[][..]),
+        };
         let is_news = |point: &&Point| self.clocks.get(&stream).is_none_or(|clock| !clock.covers(**point));
-        let mut needs: Vec<Stream> = uses.write.iter().chain(reads).filter(is_news).map(|(of, _)| *of).collect();
+        let mut needs: Vec<Stream> = write.iter().chain(reads).filter(is_news).map(|(of, _)| *of).collect();
         needs.dedup();
         needs
     }
@@ -141,6 +155,23 @@ impl CaptureOrder {
 
     pub(super) fn in_slot(&self, slot: usize) -> Option<Stream> {
         self.state().clocks.keys().find(|stream| stream.slot() == slot).copied()
+    }
+
+    /// Returns the origin of a block that is allocated on a captured stream now.
+    pub(crate) fn origin_on(&self, stream: Stream) -> CaptureOrigin {
+        let granted = (self.maker == CaptureMaker::Context).then(|| self.state().tick(stream));
+        CaptureOrigin { capture: self.number, granted }
+    }
+
+    /// Returns the point at which a block was allocated, where that was in this capture.
+    fn granted(&self, uses: &dyn DeclaredUse) -> Option<Point> {
+        uses.origin().filter(|origin| origin.capture == self.number)?.granted
+    }
+
+    /// Returns the streams that `stream` has to come after before an access to a block: those of the uses there, or else of its
+    /// allocation.
+    pub(super) fn needs(&self, uses: &dyn DeclaredUse, stream: Stream, access: Access) -> Vec<Stream> {
+        self.state().needs(uses.generation(), self.granted(uses), stream, access)
     }
 
     /// Returns the points that a free on several streams of a block of `home` comes after, which is one more point of each.
@@ -180,10 +211,10 @@ impl CaptureOrder {
 
     /// Records a use of a block on a captured stream.
     pub(super) fn enter_use(&self, uses: Arc<dyn DeclaredUse>, stream: Stream, access: Access) {
+        let (block, granted) = (uses.generation(), self.granted(&*uses));
         let mut state = self.state();
         let point = state.tick(stream);
-        let block = uses.generation();
-        let made = || CapturedUses { uses, access, write: None, reads: Vec::new() };
+        let made = || CapturedUses { uses, access, write: granted, reads: Vec::new() };
         let uses = state.uses.entry(block).or_insert_with(made);
         uses.access = uses.access.max(access);
         match access {
