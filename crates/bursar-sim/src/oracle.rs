@@ -186,7 +186,7 @@ impl Oracle {
         let parts = self.devices[device].memory.parts(touch.range.clone());
         let mut is_there = true;
         for (range, lifetime) in parts {
-            match lifetime.filter(|lifetime| lifetime.ended.is_none()) {
+            match lifetime.as_ref().filter(|lifetime| lifetime.ended.is_none()) {
                 None => is_there = false,
                 Some(_)
                     if self.devices[device].has_blocks(range.start) && !self.devices[device].is_asleep(range.start) =>
@@ -289,7 +289,7 @@ fn violation_of(lifetime: Option<Lifetime>, clock: &VectorClock, gap: HazardKind
             reused: None,
         });
     }
-    if clock.covers(lifetime.began.epoch) {
+    if lifetime.has_begun(clock) {
         return None;
     }
     Some(match lifetime.before {

@@ -250,25 +250,24 @@ impl MachineState {
             self.outlive(call, capture.body.outputs);
             return Err(failure);
         }
-        self.begin_outputs(call, &capture.body.outputs, false);
+        self.begin_outputs(call, &capture.body.outputs);
         let graph = self.graphs.number();
         self.graphs.graphs.insert(graph, Graph { device: capture.device, body: capture.body, is_alive: true });
         Ok(graph)
     }
 
-    /// Makes the blocks that a capture leaves behind usable to everybody, if what was there before is known to be over or
-    /// `at_once`. Otherwise they are so from the first launch on.
-    fn begin_outputs(&mut self, call: CallInfo, outputs: &[Output], at_once: bool) {
+    /// Makes the blocks that a capture leaves behind usable to everybody who comes after what was freed there before.
+    fn begin_outputs(&mut self, call: CallInfo, outputs: &[Output]) {
         let op = call.operation(Executor::Host);
         let Some(oracle) = &mut self.oracle else { return };
         for output in outputs.iter().filter(|output| !output.is_released) {
-            oracle.begin_output(call.device, output.range.clone(), op, output.tag, at_once);
+            oracle.begin_output(call.device, output.range.clone(), op, output.tag);
         }
     }
 
     /// Keeps the blocks that a graph leaves behind which is no more.
     pub(crate) fn outlive(&mut self, call: CallInfo, outputs: Vec<Output>) {
-        self.begin_outputs(call, &outputs, true);
+        self.begin_outputs(call, &outputs);
         self.graphs.outlived.extend(outputs.into_iter().filter(|output| !output.is_released));
     }
 

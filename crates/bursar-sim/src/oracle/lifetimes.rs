@@ -5,16 +5,19 @@ use super::clock::{Epoch, VectorClock};
 use bursar_core::AllocTag;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The number of ended lifetimes kept for reports, besides those whose end may still have to be waited for.
 const ENDED_KEPT: usize = 4096;
 
 /// The lifetime of a range, from its allocation to its free.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lifetime {
     pub(crate) end: u64,
     pub(crate) tag: AllocTag,
     pub(crate) began: OrderedOp,
+    /// Further points that it comes after, where several ranges that were freed before are one block now.
+    pub(crate) after: Option<Arc<[Epoch]>>,
     pub(crate) ended: Option<OrderedOp>,
     /// The point of the block's own stream that the free comes after too, where that is another stream.
     pub(crate) home: Option<Epoch>,
@@ -35,6 +38,11 @@ pub(crate) struct Lifetimes {
 }
 
 impl Lifetime {
+    /// Returns whether `clock` comes after its beginning.
+    pub(crate) fn has_begun(&self, clock: &VectorClock) -> bool {
+        clock.covers(self.began.epoch) && self.after.iter().flat_map(|after| &**after).all(|after| clock.covers(*after))
+    }
+
     /// Returns the free, unless `clock` comes after it on every stream that it follows.
     pub(crate) fn free_not_covered(&self, clock: &VectorClock) -> Option<OrderedOp> {
         let is_covered =
@@ -46,17 +54,23 @@ impl Lifetime {
 impl Lifetimes {
     /// Begins a lifetime, and cuts away whatever it overlaps. The caller has inspected [`parts`](Self::parts) before.
     pub(crate) fn begin(&mut self, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
+        self.begin_after(range, began, &[], tag);
+    }
+
+    /// As [`begin`](Self::begin), where the beginning comes after other points too.
+    pub(crate) fn begin_after(&mut self, range: Range<u64>, began: OrderedOp, after: &[Epoch], tag: AllocTag) {
+        let after = (!after.is_empty()).then(|| after.into());
         let ends = self.parts(range.clone()).into_iter().filter_map(|(_, lifetime)| lifetime?.ended);
         let before = ends.max_by_key(|freed| freed.op.call);
         self.forget(range.clone());
-        let lifetime = Lifetime { end: range.end, tag, began, ended: None, home: None, before };
+        let lifetime = Lifetime { end: range.end, tag, began, after, ended: None, home: None, before };
         self.lifetimes.insert(range.start, lifetime);
     }
 
     /// Returns the live lifetime that an address lies in, with its start.
     pub(crate) fn live_around(&self, at: u64) -> Option<(u64, Lifetime)> {
         let (start, lifetime) = self.lifetimes.range(..=at).next_back()?;
-        (at < lifetime.end && lifetime.ended.is_none()).then_some((*start, *lifetime))
+        (at < lifetime.end && lifetime.ended.is_none()).then_some((*start, lifetime.clone()))
     }
 
     /// Enters a lifetime again that was cut away, in the place of whatever is there.
@@ -67,7 +81,7 @@ impl Lifetimes {
 
     /// Returns the live lifetime that begins exactly at `start`.
     pub(crate) fn live_at(&self, start: u64) -> Option<Lifetime> {
-        self.lifetimes.get(&start).copied().filter(|lifetime| lifetime.ended.is_none())
+        self.lifetimes.get(&start).cloned().filter(|lifetime| lifetime.ended.is_none())
     }
 
     /// Ends the lifetime that begins at `start`. The host knows everything that `host` covers to have run.
@@ -105,7 +119,7 @@ impl Lifetimes {
                 parts.push((next..start, None));
             }
             next = lifetime.end.min(range.end);
-            parts.push((start..next, Some(*lifetime)));
+            parts.push((start..next, Some(lifetime.clone())));
         }
         if next < range.end {
             parts.push((next..range.end, None));
@@ -148,7 +162,7 @@ impl Lifetimes {
             return;
         };
         if lifetime.end > at {
-            let tail = *lifetime;
+            let tail = lifetime.clone();
             lifetime.end = at;
             self.ended_count += usize::from(tail.ended.is_some());
             self.lifetimes.insert(at, tail);

@@ -177,7 +177,7 @@ impl Oracle {
         let late = self.devices[device].accesses.unordered(range.clone(), clock);
         self.report_unordered(device, HazardKind::ReusedUnordered, late, op);
         self.forget_accesses(device, range.clone(), began.epoch, clock);
-        self.begin_block(device, range, OrderedOp { op, ..began }, tag);
+        self.begin_block(device, range, OrderedOp { op, ..began }, &[], tag);
     }
 
     /// Records that a part of a block is room for other blocks, as its holder has noted.
@@ -205,42 +205,26 @@ impl Oracle {
         }
     }
 
-    /// Begins the life of a block that a graph leaves behind, for whoever uses it before the graph is launched. Where a free
-    /// before it is not known to have run, whoever uses it comes after that. Where several are not, or one of two streams, its
-    /// life begins with the first launch, which they are compared with.
-    pub(crate) fn begin_output(
-        &mut self,
-        device: usize,
-        range: Range<u64>,
-        op: Operation,
-        tag: AllocTag,
-        at_once: bool,
-    ) {
+    /// Begins the life of a block that a graph leaves behind, for whoever uses it before the graph is launched: after all frees
+    /// before it that are not known to have run.
+    pub(crate) fn begin_output(&mut self, device: usize, range: Range<u64>, op: Operation, tag: AllocTag) {
         if self.devices[device].is_block(range.start) {
             // It was made usable before, or a launch has done that.
             return;
         }
-        let mut frees = Vec::new();
-        let mut has_home = false;
+        let mut after = Vec::new();
         for (part, block) in self.devices[device].blocks.parts(range.clone()) {
             let Some(block) = block else { continue };
             if block.ended.is_none() {
                 self.report_unordered(device, HazardKind::Overlap, vec![(part, block.began)], op);
             }
             if let Some(freed) = block.free_not_covered(&self.host) {
-                has_home |= block.home.is_some();
-                frees.push(freed.epoch);
+                after.extend([freed.epoch].into_iter().chain(block.home));
             }
         }
-        frees.dedup();
-        let epoch = match frees[..] {
-            [] => Epoch::HOST,
-            [only] if !has_home => only,
-            _ if at_once => Epoch::HOST,
-            _ => return,
-        };
-        let op = Operation { tag, ..op };
-        self.begin_block(device, range, OrderedOp { op, epoch }, tag);
+        let epoch = after.pop().unwrap_or(Epoch::HOST);
+        let began = OrderedOp { op: Operation { tag, ..op }, epoch };
+        self.begin_block(device, range, began, &after, tag);
     }
 
     /// Forgets the accesses to a range at a point of a stream after which the next submission has `clock`. Accesses that
@@ -252,7 +236,7 @@ impl Oracle {
         self.devices[device].accesses.forget_unless(range, stays);
     }
 
-    fn begin_block(&mut self, device: usize, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
+    fn begin_block(&mut self, device: usize, range: Range<u64>, began: OrderedOp, after: &[Epoch], tag: AllocTag) {
         let device_memory = &mut self.devices[device];
         if let Some((start, space)) = device_memory.space_of(range.start) {
             device_memory.spaces.insert(start, Space { has_blocks: true, ..space });
@@ -261,7 +245,7 @@ impl Oracle {
                 device_memory.memory.set_tag(start, tag);
             }
         }
-        device_memory.blocks.begin(range, began, tag);
+        device_memory.blocks.begin_after(range, began, after, tag);
     }
 
     /// Records that the block at `start` was freed at a point of a stream, as a layer above has noted; whatever comes next
@@ -291,7 +275,7 @@ impl Oracle {
         let range = start..block.end;
         let op = Operation { tag: block.tag, ..ended.of(&range).op };
         let late = self.late_accesses(device, range.clone(), clock);
-        if !self.report_unordered(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.began.epoch) {
+        if !self.report_unordered(device, HazardKind::FreeUnordered, late, op) && !block.has_begun(clock) {
             self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), block.began)], op);
         }
         self.forget_accesses(device, range, ended.epoch, clock);
