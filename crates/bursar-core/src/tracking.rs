@@ -300,8 +300,23 @@ impl Uses {
         self.context.sink().emit(&Record { stream: Some(stream), ..self.record });
     }
 
-    /// Makes what is submitted to `stream` from here on come after every use.
+    /// Makes what is submitted to `stream` from here on come after every use: in the capture that the block was allocated in,
+    /// where the stream is part of that, or else outside.
     fn end_all_before(&self, stream: Stream) -> Result<()> {
+        match self.capture_with(stream) {
+            Some(capture) => capture.end_uses(&self.context, self, stream, Access::Write),
+            None => self.end_all_outside(stream),
+        }
+    }
+
+    /// Returns the capture that the block was allocated in, where it is under way and a stream is part of it.
+    fn capture_with(&self, stream: Stream) -> Option<Arc<CaptureOrder>> {
+        let origin = self.origin()?;
+        self.context.capture_of(stream).filter(|capture| capture.number() == origin.capture)
+    }
+
+    /// Makes what is submitted to `stream` from here on come after every use that was not captured, and after every launch.
+    fn end_all_outside(&self, stream: Stream) -> Result<()> {
         let context = &*self.context;
         let mut marks = self.marks();
         if marks.stay_on(stream) {

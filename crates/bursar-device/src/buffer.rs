@@ -166,7 +166,8 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Where no such order can be made, because a stream that uses the buffer is being captured into a graph or the
     /// driver fails, the buffer comes back as it was.
     pub fn into_block(mut self) -> Result<Option<DeviceBlock>, RefusedIntoBlock<T>> {
-        match self.block.take().map(TrackedBlock::into_block).transpose() {
+        let context = self.gpu.context();
+        match self.block.take().map(|block| block.into_block(context)).transpose() {
             Ok(block) => Ok(block),
             Err(RefusedTracked { block, error }) => {
                 self.block = Some(*block);

@@ -110,7 +110,7 @@ impl DeferredFree {
             return Err(self.cause);
         }
         let Self { memory, block, .. } = self;
-        let block = block.into_block()?;
+        let block = block.into_block(memory.context())?;
         let stream = memory.context().lasting(block.stream())?;
         memory.deallocate(block, stream)?;
         Ok(())

@@ -1,7 +1,6 @@
 //! Blocks that remember the streams that use them.
 
 use super::{BlockUse, RefusedTransfer, Submission, Transfer, Uses};
-use crate::context::DeclaredUse as _;
 use crate::{
     Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
     Stream,
@@ -138,13 +137,9 @@ impl TrackedBlock {
     /// Frees it in the order of `stream`, after every use on other streams that still matters.
     pub fn free(self, memory: &dyn DeviceMemoryResource, stream: impl Into<Stream>) -> Result<(), RefusedTracked> {
         let stream = stream.into();
+        let known = self.known_uses(memory.context());
         let was_given_up = self.set_given_up(true);
-        let ordered = self.uses.get().map_or(Ok(()), |uses| match uses.context.capture_of(stream) {
-            Some(capture) if uses.origin().is_some_and(|origin| origin.capture == capture.number()) => {
-                capture.end_uses(&uses.context, &**uses, stream, Access::Write)
-            }
-            _ => uses.end_all_before(stream),
-        });
+        let ordered = known.and_then(|uses| uses.map_or(Ok(()), |uses| uses.end_all_before(stream)));
         let Self { block, born, can_track, uses } = self;
         let (block, error) = match ordered {
             Ok(()) => match memory.deallocate(block, stream) {
@@ -164,15 +159,20 @@ impl TrackedBlock {
     /// Returns the token alone, once the stream that it was allocated on, or the heir of that if its adoption has
     /// ended, comes after every use. Where the driver fails to make that order, the uses are waited for; and where that
     /// cannot be done either, as for a stream that is being captured into a graph, the block comes back.
-    pub fn into_block(self) -> Result<DeviceBlock, RefusedTracked> {
+    pub fn into_block(self, context: &DeviceContext) -> Result<DeviceBlock, RefusedTracked> {
+        let (known, home) = (self.known_uses(context), self.block.stream());
         let was_given_up = self.set_given_up(true);
-        if let Some(uses) = self.uses.get() {
-            let (context, home) = (&uses.context, self.block.stream());
-            let ordered = context.on_lasting(home, |home| uses.end_all_before(home));
-            if let Err(error) = ordered.or_else(|_| uses.wait_on_host()) {
-                self.set_given_up(was_given_up);
-                return Err(RefusedTracked { block: Box::new(self), error });
-            }
+        let ordered = known.and_then(|uses| {
+            let Some(uses) = uses else { return Ok(()) };
+            let ordered = uses.context.on_lasting(home, |home| uses.end_all_before(home));
+            ordered.or_else(|error| match uses.capture_with(home) {
+                Some(_) => Err(error),
+                None => uses.wait_on_host(),
+            })
+        });
+        if let Err(error) = ordered {
+            self.set_given_up(was_given_up);
+            return Err(RefusedTracked { block: Box::new(self), error });
         }
         self.uses.get().inspect(|uses| uses.is_over.store(true, Ordering::Release));
         Ok(self.block)

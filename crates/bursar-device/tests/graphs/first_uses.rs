@@ -1,7 +1,7 @@
 //! Buffers of a capture whose first use, or free, is on another captured stream than the one they were allocated on.
 
 use super::{LEN, add_one, pooled};
-use bursar_core::{DeviceBlock, Result, tag};
+use bursar_core::{DeviceBlock, DeviceMemoryResource as _, Result, tag};
 use bursar_device::{DeviceBuffer, GpuCapture, StreamLease};
 use bursar_sim::Sim;
 
@@ -102,6 +102,21 @@ fn z2_a_first_read_on_another_captured_stream_comes_after_the_allocation_and_bef
         capture.gpu().submit(side, |work| work.copy(&*buffer, &mut copy))?;
         capture.gpu().submit(third, |work| work.fill(&mut *buffer, 2))?;
         add_one(capture.gpu(), main, buffer)
+    });
+}
+
+#[test]
+fn z2_a_token_that_is_taken_in_a_capture_comes_after_the_uses_on_other_captured_streams() {
+    in_all_ways(|capture, [main, side, _], buffer| {
+        let mut given = capture.gpu().buffer::<u32>(LEN, main, tag!("given"))?;
+        capture.gpu().submit(side, |work| work.fill(&mut given, 5))?;
+        let block = given.into_block()?.expect("it holds memory");
+        let at = block.ptr();
+        capture.memory().deallocate(block, main.stream())?;
+        let mut next = capture.gpu().buffer::<u32>(LEN, main, tag!("next"))?;
+        assert_eq!(next.block().map(DeviceBlock::ptr), Some(at), "what was freed is used again");
+        capture.gpu().submit(main, |work| work.fill(&mut next, 6))?;
+        capture.gpu().submit(main, |work| work.fill(&mut *buffer, 3))
     });
 }
 

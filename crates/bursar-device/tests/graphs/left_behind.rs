@@ -1,7 +1,7 @@
 //! Blocks that graphs leave behind, where an earlier graph of the same memory has its own.
 
 use super::{LEN, pooled};
-use bursar_core::{Graph, GraphMemory, Result, tag};
+use bursar_core::{DeviceMemoryResource as _, Graph, GraphMemory, Result, tag};
 use bursar_device::{DeviceBuffer, Gpu, StreamLease};
 use bursar_sim::Sim;
 
@@ -75,6 +75,40 @@ fn z2_a_block_over_several_freed_ones_is_used_before_any_launch_and_after_what_w
             assert_eq!(output[0].to_vec().expect("read"), vec![7; over], "seed {seed}, over {lens:?}");
             sim.check().unwrap_or_else(|report| panic!("seed {seed}, over {lens:?}: {report}"));
             drop((first, second, output, memory, streams));
+            gpu.close().expect("nothing is held");
+            sim.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn z2_a_free_of_a_block_comes_after_the_launch_of_its_graph_whether_it_was_touched_there_or_not() {
+    for (seed, is_touched) in (0..32).map(|seed| (seed / 2, seed % 2 == 0)) {
+        for is_taken in [false, true] {
+            let sim = Sim::seeded(seed);
+            let gpu = pooled(&sim);
+            let [stream, other] = [(); 2].map(|()| gpu.streams().lease().expect("room"));
+            let memory = gpu.graph_memory().expect("room");
+            let (graph, output) = gpu
+                .capture_into(&memory, &stream, |capture| -> Result<_> {
+                    let mut output = capture.gpu().buffer::<u32>(LEN, &stream, tag!("output"))?;
+                    if is_touched {
+                        stream.submit(|work| work.fill(&mut output, 7))?;
+                    }
+                    Ok(output)
+                })
+                .expect("captured");
+            graph.launch(&other).expect("launched");
+            match is_taken {
+                false => drop(output),
+                true => {
+                    let block = output.into_block().expect("no stream is captured").expect("it holds memory");
+                    let home = block.stream();
+                    memory.deallocate(block, home).expect("freed");
+                }
+            }
+            sim.check().unwrap_or_else(|report| panic!("seed {seed}, touched {is_touched}, {is_taken}: {report}"));
+            drop((graph, memory, stream, other));
             gpu.close().expect("nothing is held");
             sim.assert_clean();
         }
