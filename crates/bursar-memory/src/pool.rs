@@ -191,6 +191,9 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// uses suffice; returns how much went. It waits for nothing: what is pending stays. Where a device cannot map
     /// frames, the driver itself waits for the device before it takes memory back.
     pub fn trim(&self, keep: Bytes) -> Bytes {
+        if self.state.sleep.is_any() {
+            self.free_awake_parts(false);
+        }
         self.state.drain(None, None);
         if let Err(error) = self.state.ask_all(&self.context) {
             self.context.fault().record(error);

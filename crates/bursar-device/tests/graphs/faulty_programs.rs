@@ -115,8 +115,9 @@ fn wake_in_the_end(gpu: &Gpu, program: &mut Program<'_>) {
 
 #[test]
 fn z7_generated_programs_whose_driver_fails_at_random_have_no_hazard_and_leave_nothing() {
-    // With the last, an earlier graph is launched where a block lies whose own graph never came to be.
-    with_seeds(42, &[116], |seed| run(seed, false));
+    // With 116, an earlier graph is launched where a block lies whose own graph never came to be; with 2110, what was freed of a tag that
+    // sleeps keeps frames that are awake.
+    with_seeds(42, &[116, 2110], |seed| run(seed, false));
 }
 
 #[test]

@@ -83,6 +83,21 @@ pub(super) struct FallingFrames {
     pub(super) free: Vec<Run>,
 }
 
+/// Memory that was freed asleep in frames that are awake: nobody's until it is [entered](FreeLists::enter_awake_frees).
+#[derive(Debug)]
+pub(super) struct AwakeFrees {
+    frees: Vec<UnorderedFree>,
+    swept: Vec<(RunList, Run)>,
+}
+
+impl AwakeFrees {
+    /// Returns its ranges, in units.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let swept = self.swept.iter().map(|(_, run)| run.range());
+        self.frees.iter().map(|free| free.at..free.at + free.len).chain(swept)
+    }
+}
+
 impl Asleep {
     /// Returns whether all of the pool sleeps, or is about to.
     pub(super) const fn is_whole(&self) -> bool {
@@ -270,13 +285,50 @@ impl FreeLists {
         let (still, awake) = frees.into_iter().partition(|free| self.asleep.holds_any(free.at, free.len));
         self.asleep.frees = still;
         self.unordered.extend::<Vec<_>>(awake);
-        for (list, Run { at, len, .. }) in std::mem::take(&mut self.asleep.swept) {
-            match list {
-                _ if self.asleep.holds_any(at, len) => self.asleep.swept.push((list, Run { at, len, stamp: 0 })),
-                RunList::Lane(slot) => self.free_own(slot, at, len),
-                RunList::Common => self.add_common(Run { at, len, stamp: 0 }),
+        for (list, run) in std::mem::take(&mut self.asleep.swept) {
+            match self.asleep.holds_any(run.at, run.len) {
+                true => self.asleep.swept.push((list, run)),
+                false => self.put_back_swept(list, run),
             }
         }
+    }
+
+    fn put_back_swept(&mut self, list: RunList, Run { at, len, .. }: Run) {
+        match list {
+            RunList::Lane(slot) => self.free_own(slot, at, len),
+            RunList::Common => self.add_common(Run { at, len, stamp: 0 }),
+        }
+    }
+
+    /// Takes what was freed asleep out of what sleeps, as far as its frames are awake, which they are where they have parts of blocks
+    /// that are. `None` where there is none of that.
+    pub(super) fn take_awake_frees(&mut self) -> Option<AwakeFrees> {
+        self.sweep_asleep();
+        let placed: Ranges = self.space.placed().map(|(at, len)| (at, at + len)).collect();
+        let awake = |at: u64, len: u64| parts_in(Run { at, len, stamp: 0 }, &placed);
+        let of_free = |free: &UnorderedFree| {
+            let free = *free;
+            awake(free.at, free.len).into_iter().map(move |Run { at, len, .. }| UnorderedFree { at, len, ..free })
+        };
+        let of_swept = |(list, run): &(RunList, Run)| {
+            awake(run.at, run.len).into_iter().map(|run| (*list, run)).collect::<Vec<_>>()
+        };
+        let frees = self.asleep.frees.iter().flat_map(of_free).collect();
+        let taken = AwakeFrees { frees, swept: self.asleep.swept.iter().flat_map(of_swept).collect() };
+        let ranges: Ranges = taken.ranges().map(|range| (range.start, range.end)).collect();
+        if ranges.is_empty() {
+            return None;
+        }
+        self.cut_abandoned(&ranges, &mut Vec::new());
+        self.in_flight += 1;
+        Some(taken)
+    }
+
+    /// Enters what was taken out of what sleeps: runs are free, and frees are [unordered](Self::unordered), to be put in order next.
+    pub(super) fn enter_awake_frees(&mut self, AwakeFrees { frees, swept }: AwakeFrees) {
+        self.in_flight -= 1;
+        self.unordered.extend(frees);
+        swept.into_iter().for_each(|(list, run)| self.put_back_swept(list, run));
     }
 
     /// Frees a block while something sleeps: one that does is remembered. Returns `false`, and nothing changes, where it is

@@ -345,3 +345,47 @@ fn z9_a_block_that_is_granted_while_a_pool_wakes_can_be_used() {
     rig.pool.deallocate(held, stream).expect("its own");
     rig.finish();
 }
+
+/// What is freed of a tag that sleeps, in frames that stayed awake because others share them, is free like any other memory: it goes back
+/// with a trim, and before waking is refused.
+#[test]
+fn z14_what_is_freed_asleep_in_frames_that_are_awake_goes_back() {
+    for wakes in [false, true] {
+        let rig = SleepRig::new(11, 8, &small(), None);
+        let stream = rig.stream();
+        let asleep = rig.pool.allocate(4 * FRAME, 256, stream, tag!("asleep")).expect("room");
+        let shared: Vec<_> = (0..4)
+            .flat_map(|_| [(tag!("asleep"), FRAME - 4096), (tag!("awake"), 4096)])
+            .map(|(tag, bytes)| rig.pool.allocate(bytes, 256, stream, tag).expect("room"))
+            .collect();
+        let (of_tag, awake): (Vec<_>, Vec<_>) = shared.into_iter().partition(|block| block.tag() == tag!("asleep"));
+        rig.fill(&asleep, 5, stream);
+        let ranges = of_tag.iter().chain([&asleep]).map(range_of).collect();
+        let only = Some(vec![(tag!("asleep"), ranges)]);
+        let report = rig.pool.sleep(&Heap, &SleepRequest { only, ..SleepRequest::default() }).expect("asleep");
+        assert_eq!((report.released, rig.pool.held()), (Bytes(4 * FRAME), Bytes(4 * FRAME)));
+        let at: Vec<_> = of_tag.iter().map(range_of).collect();
+        of_tag.into_iter().chain(awake).for_each(|block| rig.pool.deallocate(block, stream).expect("its own"));
+        rig.purse.charge(Bytes(4 * FRAME)).expect("room");
+        if wakes {
+            rig.pool.wake(&WakeRequest::default()).expect("4 are free");
+            rig.expect(&asleep, 5, stream);
+        } else {
+            rig.context.synchronize(stream).expect("the device works");
+            assert_eq!(rig.pool.trim(Bytes::ZERO), Bytes(4 * FRAME));
+            assert_eq!(rig.pool.held(), Bytes::ZERO);
+            assert!(
+                at.iter().all(|range| rig.context.check_awake(range.start).is_ok()),
+                "nothing sleeps there any more"
+            );
+            let again = rig.pool.allocate(4 * FRAME, 256, stream, tag!("again")).expect("room");
+            rig.fill(&again, 1, stream);
+            rig.pool.deallocate(again, stream).expect("its own");
+        }
+        rig.purse.release(Bytes(4 * FRAME));
+        rig.pool.wake(&WakeRequest::default()).expect("room");
+        rig.expect(&asleep, 5, stream);
+        rig.pool.deallocate(asleep, stream).expect("its own");
+        rig.finish();
+    }
+}

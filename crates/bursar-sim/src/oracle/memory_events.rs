@@ -116,11 +116,19 @@ impl Oracle {
         self.devices[device].saved.insert(range.start, (range.end - range.start, sum));
     }
 
-    /// Records that a range is awake, as a layer above has noted: nothing fills it any more. Returns what is to be there.
+    /// Records that a range is awake, as a layer above has noted: nothing fills it any more. Returns what is to be there, where
+    /// somebody has a block.
     pub(crate) fn record_awake(&mut self, device: usize, range: Range<u64>, op: Operation) -> Vec<(Range<u64>, u64)> {
         let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
         self.report_unordered(device, HazardKind::ContentsLost, late, op);
-        self.devices[device].end_sleep(&range)
+        let device_memory = &mut self.devices[device];
+        let mut saved = device_memory.end_sleep(&range);
+        let is_live = |range: Range<u64>| {
+            let mut blocks = device_memory.blocks.parts(range).into_iter();
+            blocks.any(|(_, block)| block.is_some_and(|block| block.ended.is_none()))
+        };
+        saved.retain(|(range, _)| is_live(range.clone()));
+        saved
     }
 
     /// Records that a range which slept does not wake, as a layer above has noted: no block may be in it.

@@ -52,6 +52,23 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
+    /// Frees what was freed asleep, as far as its frames are awake: there, nothing else ends it before its tag wakes. While somebody else
+    /// moves the pool, nothing.
+    pub(in super::super) fn free_awake_parts(&self, is_mover: bool) {
+        let mut lists = self.state.lists();
+        if lists.asleep.is_moving() && !is_mover {
+            return;
+        }
+        let Some(taken) = lists.take_awake_frees() else { return };
+        drop(lists);
+        for range in taken.ranges() {
+            // Before it is granted: whoever is granted a block can use it.
+            self.context.abandon_asleep(&(DevicePtr(range.start * UNIT)..DevicePtr(range.end * UNIT)));
+        }
+        self.state.lists().enter_awake_frees(taken);
+        self.state.retry_unordered(&self.context);
+    }
+
     /// Abandons the pages of frames that no block is in any more, also where waking is refused then; their addresses, and
     /// their place with the limits, are anyone's from then on.
     pub(super) fn abandon_unused(&self, set: &mut SleepingFrames) {
@@ -113,6 +130,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// needs to be awake comes first, and after that what slept by itself before: after an error of the second, the first is awake.
     /// All else sleeps as before.
     pub(super) fn wake_those(&self, which: Which<'_>, patience: Duration) -> Result<WakeReport> {
+        self.free_awake_parts(true);
         let mut asleep = self.state.sleep.asleep();
         let (numbers, whole, mut all) = (asleep.numbers(which), asleep.whole(), std::mem::take(&mut asleep.frames));
         drop(asleep);
