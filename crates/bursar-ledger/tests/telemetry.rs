@@ -277,8 +277,8 @@ fn m4_a_future_that_waited_and_ends_is_a_timeout() {
     check_waits(&reading, 2);
 }
 
-/// What is refused because others wait is kept with what was free for them, whoever asked: at once, for a charge, or for a stack, which
-/// tries without having refusals told.
+/// A refusal because others wait is kept with the bytes that were free for them, whoever asked: at once, for a charge, or for a stack,
+/// which tries without having refusals told.
 #[test]
 fn m4_a_refusal_for_those_who_wait_is_kept_with_what_was_free() {
     let ledger = Ledger::private(Bytes(TOTAL));

@@ -81,7 +81,7 @@ fn l4_a_refusal_for_those_who_wait_says_what_is_free_and_who_they_are() {
     assert_eq!((last[1].reason, last[1].available), (RefusalReason::Queue, Bytes(60)));
 }
 
-/// What would come first in the queue is granted at once, too; what would come behind is not, and a charge has no turn.
+/// A request that would come first in the queue is granted at once, too; one that would come behind is not, and a charge has no turn.
 #[test]
 fn l4_a_request_at_once_comes_before_those_who_wait_with_a_lower_priority() {
     let ledger = Ledger::private(Bytes(100));

@@ -108,8 +108,8 @@ fn z6_blocks_outside_keep_nothing_of_a_pool_that_ended_asleep() {
     }
 }
 
-/// What was freed on a stream of somebody else that ends while the pool sleeps can be had afterwards, and goes back with the rest:
-/// also where nothing could be ordered after that stream when it ended.
+/// Memory that was freed on a stream of somebody else which ends while the pool sleeps can be had afterwards, and goes back with the
+/// rest: also where nothing could be ordered after that stream when it ended.
 #[test]
 fn p6_a_stream_that_ends_while_its_memory_sleeps_strands_nothing() {
     for seed in 0..200 {

@@ -346,7 +346,7 @@ fn z9_a_block_that_is_granted_while_a_pool_wakes_can_be_used() {
     rig.finish();
 }
 
-/// What is freed of a tag that sleeps, in frames that stayed awake because others share them, is free like any other memory: it goes back
+/// Memory that is freed of a tag that sleeps, in frames that stayed awake because others share them, is free like any other: it goes back
 /// with a trim, and before waking is refused.
 #[test]
 fn z14_what_is_freed_asleep_in_frames_that_are_awake_goes_back() {
