@@ -115,7 +115,7 @@ pub(crate) fn wake(py: Python<'_>, tags: Vec<String>, timeout: f64) -> Result<Wa
         let mut report = WakeReport::default();
         for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
             let woken = once_still(patience(timeout), |patience| {
-                device.context.wake(&WakeRequest { only: tags.clone(), patience })
+                device.context.wake(&WakeRequest { only: tags.clone(), patience, ..WakeRequest::default() })
             })?;
             report = report.and(woken);
         }

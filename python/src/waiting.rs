@@ -189,12 +189,7 @@ impl Request {
     /// Reserves at once, or refuses.
     fn reserve_now(&self) -> bursar::Result<ledger::Reservation> {
         let ledger = self.open(ENDS_WITHIN)?;
-        match self.future(ledger).now() {
-            Err(refused) if refused.is_capacity() && self.machine.trim(self.context.device()) > Bytes::ZERO => {
-                self.future(ledger).now()
-            }
-            reserved => reserved,
-        }
+        self.future(ledger).now_with(|| self.machine.trim(self.context.device()) > Bytes::ZERO)
     }
 
     /// Ends a wait: the reservation if it can be had now, once the pools of this process gave back what they only cache.

@@ -89,6 +89,16 @@ def test_m4_a_refusal_for_those_who_wait_is_kept_with_what_was_free(card: Card) 
     assert refused.available == 4 << 30
 
 
+def test_m4_a_request_that_what_the_pool_cached_made_room_for_was_not_refused(card: Card) -> None:
+    bursar.use_pool()
+    cached = bursar.Buffer("6GiB")
+    with pytest.raises(bursar.OutOfMemory):
+        bursar.reserve("4GiB", timeout=0).wait()
+    del cached
+    with bursar.reserve("4GiB", timeout=0):
+        assert sum(card.ledger().refused.values()) == 1
+
+
 def test_a_device_without_a_ledger_has_nothing_and_gets_none(card: Card, tmp_path: Path) -> None:
     assert (card.ledger().set_aside, card.ledger().processes) == (0, ())
     assert list(tmp_path.glob("*.ledger")) == []

@@ -328,6 +328,39 @@ def test_z10_work_within_work_goes_on_while_somebody_asks_and_a_signal_leaves_no
         assert program.stdout.readline() == "awake\n"
 
 
+SLEEPS_ITSELF = """
+import sys
+import bursar
+
+with bursar.tag("cache"):
+    cache = bursar.Buffer("8MiB")
+weights = bursar.Buffer("8MiB")
+bursar.sleep("cache")
+bursar.sleep_when_asked()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(bursar.sleep_state().state, flush=True)
+"""
+
+
+def test_z10_a_request_to_wake_leaves_asleep_what_the_program_itself_put_to_sleep(card: Card) -> None:
+    with card.python(SLEEPS_ITSELF) as program:
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        states = []
+        for what in ["sleep", "wake", "sleep", "wake", "wake"]:
+            words = [sys.executable, "-m", "bursar", what, str(program.pid)]
+            asked = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+            assert asked.returncode == 0, asked.stderr
+            program.stdin.write("look\n")
+            program.stdin.flush()
+            states.append(program.stdout.readline().strip())
+        # Once nothing sleeps by request, all of it wakes.
+        assert states == ["asleep", "partly asleep", "asleep", "partly asleep", "awake"]
+        program.stdin.close()
+        assert program.wait(PATIENCE) == 0
+
+
 AWAITS = """
 import asyncio, os, sys
 import bursar

@@ -2,8 +2,8 @@
 
 use crate::WaitingFree;
 use bursar_core::{
-    DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Generation, RefusedTracked, Result, Stream, StreamMisuse,
-    TrackedBlock,
+    DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Generation, Refused, RefusedTracked, Result, Stream,
+    StreamMisuse, TrackedBlock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,6 +112,9 @@ impl DeferredFree {
         let Self { memory, block, .. } = self;
         let block = block.into_block(memory.context())?;
         let stream = memory.context().lasting(block.stream())?;
+        let Err(Refused { block, .. }) = memory.deallocate(block, stream) else { return Ok(()) };
+        // Memory that orders each free itself takes one on a stream that has run.
+        memory.context().has_run(stream, Duration::MAX)?;
         memory.deallocate(block, stream)?;
         Ok(())
     }

@@ -83,12 +83,20 @@ fn ends_without_order(stack: &impl Build) {
             let (a, b) = (gpu.streams().acquire().expect("a stream"), gpu.streams().acquire().expect("a stream"));
             let mut buffer = gpu.buffer::<u8>(1000, a, tag!("buffer")).expect("room");
             gpu.submit(b, |work| work.fill(&mut buffer, 1)).expect("the device works");
+            let graph = gpu.capture(a, |capture| -> Result<_> {
+                let mut left = capture.gpu().buffer::<u8>(1000, capture.stream(), tag!("left by a graph"))?;
+                capture.gpu().submit(capture.stream(), |work| work.fill(&mut left, 1))?;
+                Ok(left)
+            });
+            let (graph, mut left) = graph.expect("the device works");
+            graph.launch(b).expect("the device works");
+            gpu.submit(a, |work| work.fill(&mut left, 2)).expect("the device works");
             faults.fail_always(call, FAILS);
             if device_first {
                 drop(gpu);
-                drop(buffer);
+                drop((buffer, left, graph));
             } else {
-                drop(buffer);
+                drop((graph, buffer, left));
                 drop(gpu);
             }
             faults.heal();

@@ -1,7 +1,7 @@
 //! Devices whose memory other processes may put to sleep.
 
 use crate::Ledgers;
-use bursar_core::{DeviceContext, Error, ExternalError, HostStore, Result, SleepState};
+use bursar_core::{DeviceContext, Error, ExternalError, HostStore, Result, SleepRequestId, SleepState, WakeReport};
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
 use bursar_ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use std::fmt;
@@ -17,6 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Work belongs between [`awake`](Self::awake) and the end of what it returns: memory does not fall asleep meanwhile, and while it
 /// sleeps, by whomever, whoever wants to be awake waits. Work outside of it is refused with [`Error::Asleep`] while memory sleeps,
 /// and faults if it was not declared. The program's own [`Gpu::sleep`] does not wait for such work, since it may be a part of it.
+///
+/// A request to wake ends what requests to sleep began: tags that the program itself had put to sleep before sleep on. Where
+/// nothing sleeps by request, everything wakes.
 ///
 /// ```
 /// use bursar::device::SleepOptions;
@@ -112,6 +115,8 @@ struct AwakeState {
     is_closed: bool,
     /// Set while a request is being met.
     is_moving: bool,
+    /// The calls that put memory to sleep for other processes, until it is woken for one.
+    asked: Vec<SleepRequestId>,
 }
 
 /// Work that went on for longer than a request to sleep could wait.
@@ -194,8 +199,11 @@ impl AskedMemory {
             return Ok(RemoteReport { was_so: true, ..RemoteReport::default() });
         }
         let slept = self.close(patience).and_then(|()| {
-            let options = self.options.clone().patience(patience.saturating_sub(began.elapsed()));
-            self.gpu.sleep(&*self.store, &if keep_place { options.keep_place() } else { options })
+            let id = SleepRequestId::unique();
+            let options = self.options.clone().id(id).patience(patience.saturating_sub(began.elapsed()));
+            let slept = self.gpu.sleep(&*self.store, &if keep_place { options.keep_place() } else { options })?;
+            self.state().asked.push(id);
+            Ok(slept)
         });
         if slept.is_err() {
             self.open();
@@ -205,9 +213,19 @@ impl AskedMemory {
 
     fn wake(&self, patience: Duration) -> Result<RemoteReport> {
         let was_so = self.gpu.sleep_reading().state == SleepState::Awake;
-        let woken = self.gpu.wake(&WakeOptions::new().patience(patience))?;
+        let (options, mut report) = (WakeOptions::new().patience(patience), WakeReport::default());
+        let last_asked = || self.state().asked.last().copied();
+        let is_by_others = last_asked().is_none();
+        // The last comes first: a tag does not wake while everything sleeps. What the program itself put to sleep sleeps on.
+        while let Some(id) = last_asked() {
+            report = report.and(self.gpu.wake(&options.clone().slept_by(id))?);
+            self.state().asked.pop();
+        }
+        if is_by_others || self.gpu.sleep_reading().state == SleepState::Asleep {
+            report = report.and(self.gpu.wake(&options)?);
+        }
         self.open();
-        Ok(RemoteReport { was_so, ..woken.into() })
+        Ok(RemoteReport { was_so, ..report.into() })
     }
 }
 

@@ -98,6 +98,39 @@ fn z10_work_waits_also_where_the_program_itself_sleeps_and_wakes() {
     rig.expect_asleep(false);
 }
 
+/// Whoever asks knows nothing of the program's tags.
+#[test]
+fn z10_a_request_to_wake_leaves_asleep_what_the_program_itself_put_to_sleep() {
+    let rig = Rig::new();
+    rig.gpu.record_tags().expect("a pool");
+    let stream = rig.gpu.streams().lease().expect("room");
+    let buffer = |byte: u8, tag| rig.gpu.buffer_from(&vec![byte; 3 << 20], &stream, tag).expect("room");
+    let (cache, weights) = (buffer(1, tag!("cache")), buffer(2, tag!("weights")));
+    let sleep = |options: SleepOptions| rig.gpu.sleep(&pinned(&rig.gpu), &options).expect("asleep");
+    let wake = || rig.ask(RemoteRequest::Wake { patience: PATIENCE }).wait(PATIENCE).expect("it ends").expect("awake");
+    let is_awake = |buffer: &DeviceBuffer<u8>| !matches!(buffer.to_vec(), Err(Error::Asleep { .. }));
+    sleep(SleepOptions::new().only(tag!("cache")));
+    for _ in 0..2 {
+        rig.ask(SLEEP).wait(PATIENCE).expect("it ends").expect("asleep");
+        assert!(!is_awake(&weights), "asleep");
+        assert!(!wake().was_so);
+        assert!(is_awake(&weights) && !is_awake(&cache), "as it was before");
+        rig.expect_asleep(false);
+    }
+    // What was asked for is over: nothing sleeps by request, so all of it wakes.
+    wake();
+    assert!(is_awake(&cache));
+    // The program wakes what was asked for, and puts it to sleep again itself.
+    rig.ask(SLEEP).wait(PATIENCE).expect("it ends").expect("asleep");
+    rig.gpu.wake(&WakeOptions::new()).expect("awake");
+    sleep(SleepOptions::new());
+    wake();
+    assert_eq!(
+        (cache.to_vec().expect("awake"), weights.to_vec().expect("awake")),
+        (vec![1; 3 << 20], vec![2; 3 << 20])
+    );
+}
+
 /// Two would not know of each other's work.
 #[test]
 fn z10_a_device_is_asked_by_one_at_a_time() {

@@ -3,7 +3,7 @@
 
 use super::memory::GraphMemory;
 use crate::context::CaptureOrder;
-use crate::{Bytes, DeviceBlock, Error, Holder as _, Note, RawStream, Refused, Result, Stream};
+use crate::{Bytes, DeviceBlock, Error, Holder as _, Note, Progress, RawStream, Refused, Result, Stream};
 
 impl GraphMemory {
     /// Frees a block after what several streams were given so far: its own, and others that used it. Where all of them are
@@ -86,7 +86,9 @@ impl GraphMemory {
                 unsafe { context.note(freed_on(held.raw())) };
             }
             _ => {
-                outside().try_for_each(|&stream| context.order_outside(stream, own))?;
+                let order =
+                    |&stream: &Stream| context.order_outside(stream, own).or_else(|error| self.has_run(stream, error));
+                outside().try_for_each(order)?;
                 self.shared.note_on_own(freed_on);
             }
         }
@@ -107,13 +109,26 @@ impl GraphMemory {
         Ok(())
     }
 
+    /// Returns an error to order the memory's own stream after another, unless that has run: then there is nothing to come after.
+    #[cold]
+    fn has_run(&self, stream: Stream, error: Error) -> Result<()> {
+        match self.context().query(stream) {
+            Ok(Progress::Complete) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
     /// Makes the memory's own stream come after another, with a note there, which whoever launches on that stream follows.
     fn note_between(&self, stream: Stream, note: impl FnOnce(RawStream) -> Note) -> Result<()> {
         let (context, own) = (self.context(), self.shared.own);
         let (held, held_own) = (context.hold_for_question(stream)?, context.hold_for_question(own)?);
         // SAFETY: the streams are live while they are held.
         let order = || unsafe { context.chain(held.raw(), held_own.raw()) };
-        order().map_err(|error| context.failed(error))?;
+        if let Err(error) = order() {
+            self.has_run(stream, context.failed(error))?;
+            self.shared.note_on_own(note);
+            return Ok(());
+        }
         if context.listens() {
             // SAFETY: the range is this memory's, which takes it back; the stream is held.
             unsafe { context.note(note(held.raw())) };

@@ -24,6 +24,7 @@ use std::time::Duration;
 pub struct SleepOptions {
     only: Vec<AllocTag>,
     discard: Vec<AllocTag>,
+    id: Option<SleepRequestId>,
     request: SleepRequest,
 }
 
@@ -58,6 +59,27 @@ impl SleepOptions {
     /// refused by them.
     pub const fn keep_place(mut self) -> Self {
         self.request.keep_place = true;
+        self
+    }
+
+    /// Gives the call an identity, by which [what it puts to sleep](WakeOptions::slept_by) is woken. It is of one call.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::device::{SleepOptions, WakeOptions};
+    /// # use bursar::host::PinnedPool;
+    /// # use bursar::memory::SleepRequestId;
+    /// # use bursar::prelude::*;
+    /// fn while_idle(gpu: &Gpu, pinned: &PinnedPool) -> Result<()> {
+    ///     let idle = SleepRequestId::unique();
+    ///     gpu.sleep(pinned, &SleepOptions::new().id(idle))?;
+    ///     // … and what slept before sleeps on.
+    ///     gpu.wake(&WakeOptions::new().slept_by(idle))?;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub const fn id(mut self, id: SleepRequestId) -> Self {
+        self.id = Some(id);
         self
     }
 
@@ -101,6 +123,13 @@ impl WakeOptions {
     /// there is no room for all.
     pub fn only(mut self, tag: AllocTag) -> Self {
         self.request.only.push(tag);
+        self
+    }
+
+    /// Has what one call to [`Gpu::sleep`] put to sleep wake, whatever its tags are, and nothing that others put to sleep before or
+    /// since. What was woken already stays as it is.
+    pub const fn slept_by(mut self, id: SleepRequestId) -> Self {
+        self.request.slept_by = Some(id);
         self
     }
 
@@ -154,8 +183,8 @@ impl Gpu {
             return Err(Error::InvalidValue { what: "blocks are not recorded by tag: see `Gpu::record_tags`" });
         }
         let tagged = move || TaggedBlocks { only, discard, record: Arc::new(self.shared.live.clone()) };
-        let request =
-            SleepRequest { id: SleepRequestId::unique(), tagged: has_tags.then(tagged), ..options.request.clone() };
+        let id = options.id.unwrap_or_else(SleepRequestId::unique);
+        let request = SleepRequest { id, tagged: has_tags.then(tagged), ..options.request.clone() };
         if self.context().sleepers().is_empty() {
             return Err(Error::Unsupported { device: self.id(), what: "sleep: its stack has no pool" });
         }

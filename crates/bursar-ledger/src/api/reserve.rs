@@ -69,12 +69,17 @@ impl Drop for QueueGuard<'_> {
 }
 
 impl Ledger {
-    /// Reserves at once, or refuses.
-    pub(crate) fn reserve_now(&self, request: ReserveRequest<'_>, wait: LockWait) -> Result<Reservation> {
+    /// Reserves at once, or refuses once `make_room` has made none.
+    pub(crate) fn reserve_now(
+        &self,
+        request: ReserveRequest<'_>,
+        wait: LockWait,
+        make_room: impl FnOnce() -> bool,
+    ) -> Result<Reservation> {
         let ReserveRequest { tenant, bytes, options } = request;
         self.attachment.check_usable()?;
         self.measure(wait)?;
-        let mut reclaimed = false;
+        let (mut reclaimed, mut make_room) = (false, Some(make_room));
         loop {
             let wanted = bytes.get().min(BYTES_MAX + 1);
             let reserve = |locked: &mut LockedBook<'_, MappedWords>| {
@@ -93,6 +98,7 @@ impl Ledger {
                 {
                     reclaimed = true;
                 }
+                Err((BookError::Shortfall(_), _)) if make_room.take().is_some_and(|make_room| make_room()) => {}
                 Err((refused, out_of_turn)) => {
                     let refused = self.attachment.refuse(tenant, refused, "reservations", bytes);
                     return Err(out_of_turn.unwrap_or(refused));

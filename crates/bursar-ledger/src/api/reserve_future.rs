@@ -62,7 +62,25 @@ impl ReserveFuture {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn now(mut self) -> Result<Reservation> {
+    pub fn now(self) -> Result<Reservation> {
+        self.now_with(|| false)
+    }
+
+    /// Reserves as [`now`](Self::now) does. One that was in no queue, and that there is no room for, calls `make_room` before it is
+    /// refused, and tries once more if that returns true; it counts as refused only then.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::ledger::{Ledger, Priority};
+    ///
+    /// # fn main() -> bursar::Result<()> {
+    /// let ledger = Ledger::private(Bytes::gib(1));
+    /// let mut cached = Some(ledger.reserve(Bytes::gib(1))?);
+    /// ledger.reserve_async(Bytes::gib(1), Priority::NORMAL).now_with(|| cached.take().is_some())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn now_with(mut self, make_room: impl FnOnce() -> bool) -> Result<Reservation> {
         let (attachment, wait) = (&self.ledger.attachment, LockWait::deadline(Instant::now()));
         attachment.check_usable()?;
         if let Some(queued) = self.queued.take() {
@@ -70,7 +88,8 @@ impl ReserveFuture {
             return self.ledger.end_wait(queued, self.bytes, &self.options, wait);
         }
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
-        self.ledger.reserve_now(ReserveRequest { tenant, bytes: self.bytes, options: &self.options }, wait)
+        let request = ReserveRequest { tenant, bytes: self.bytes, options: &self.options };
+        self.ledger.reserve_now(request, wait, make_room)
     }
 
     fn join(&self) -> Result<QueuedRequest, TryError> {

@@ -103,7 +103,7 @@ impl Tenant {
 
     /// Reserves `bytes` with options, or refuses at once.
     pub fn reserve_with(&self, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
-        self.ledger.reserve_now(ReserveRequest { tenant: self.key, bytes, options }, LockWait::Usual)
+        self.ledger.reserve_now(ReserveRequest { tenant: self.key, bytes, options }, LockWait::Usual, || false)
     }
 
     /// Reserves `bytes`, waiting for its turn until `deadline` has passed. Within the tenant's guarantee, every process

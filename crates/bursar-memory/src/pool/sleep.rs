@@ -74,6 +74,18 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
+    /// Wakes what is meant, for one who moves the pool.
+    fn wake_in_turn(&self, which: Which<'_>, patience: Duration, began: Instant) -> Result<WakeReport> {
+        let is_of_none = matches!(which, Which::Request(_)) && self.state.sleep.asleep().numbers(which).is_empty();
+        match self.check_wakes(which) {
+            // All of the pool was put to sleep by another.
+            Err(_) if is_of_none => return Ok(WakeReport::default()),
+            checked => checked?,
+        }
+        let report = self.wake_those(which, patience)?;
+        Ok(WakeReport { elapsed: began.elapsed(), ..report })
+    }
+
     /// Refuses to wake a part while all of the pool sleeps.
     fn check_wakes(&self, which: Which<'_>) -> Result<()> {
         if self.state.sleep.asleep().has_whole_beside(which) {
@@ -425,25 +437,19 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move()?;
-        let which = if request.only.is_empty() { Which::All } else { Which::Tags(&request.only) };
-        self.check_wakes(which)?;
-        let report = self.wake_those(which, request.patience)?;
-        Ok(WakeReport { elapsed: began.elapsed(), ..report })
+        let which = match request.slept_by {
+            Some(id) => Which::Request(id),
+            None if request.only.is_empty() => Which::All,
+            None => Which::Tags(&request.only),
+        };
+        self.wake_in_turn(which, request.patience, began)
     }
 
     fn undo_sleep(&self, request: &SleepRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move_in_turn(request.patience)?;
         self.give_up_places(request);
-        let which = Which::Request(request.id);
-        let has_none = self.state.sleep.asleep().numbers(which).is_empty();
-        match self.check_wakes(which) {
-            // All of the pool slept before it.
-            Err(_) if has_none => return Ok(WakeReport::default()),
-            checked => checked?,
-        }
-        let report = self.wake_those(which, request.patience)?;
-        Ok(WakeReport { elapsed: began.elapsed(), ..report })
+        self.wake_in_turn(Which::Request(request.id), request.patience, began)
     }
 
     fn sleep_reading(&self) -> SleepReading {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The identity of a request to sleep, by which it is [undone](super::Sleeper::undo_sleep).
+/// The identity of a request to sleep, by which [it alone is woken](WakeRequest::slept_by) or [undone](super::Sleeper::undo_sleep).
 ///
 /// ```
 /// use bursar::memory::SleepRequestId;
@@ -174,6 +174,8 @@ pub trait TagRecord: fmt::Debug + Send + Sync {
 pub struct WakeRequest {
     /// The tags whose blocks wake, which were put to sleep by themselves; none where everything does.
     pub only: Vec<AllocTag>,
+    /// The request to sleep of which everything wakes, and nothing that others put to sleep before or since; then tags mean nothing.
+    pub slept_by: Option<SleepRequestId>,
     /// The longest time to wait until the limits have room: not at all by default.
     pub patience: Duration,
 }
