@@ -28,8 +28,8 @@ def enable() -> None:
     Arrays that exist stay where they are, and what CuPy's own pool keeps for later is given back. A refusal is
     ``cupy.cuda.memory.OutOfMemoryError``, with the :class:`bursar.OutOfMemory` that explains it as its cause.
 
-    A stream that CuPy made may be destroyed at any time. One of another library (``cupy.cuda.ExternalStream``) has to stay for
-    as long as arrays that were made on it.
+    A stream that CuPy made may be destroyed at any time. One of another library (``cupy.cuda.ExternalStream``) has to stay until
+    the arrays that were made on it are gone.
     """
     cupy = importlib.import_module("cupy")
     streams = importlib.import_module("cupy_backends.cuda.stream")
@@ -46,6 +46,7 @@ def enable() -> None:
         cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
         _given["malloc"] = _allocator(cupy, streams)
         _tell_of_ends(cupy.cuda.Stream)
+        _tell_of_streams(cupy.cuda.ExternalStream)
         cupy.cuda.set_allocator(_given["malloc"])
         cupy.get_default_memory_pool().free_all_blocks()
 
@@ -109,3 +110,14 @@ def _tell_of_ends(stream_class: Any) -> None:
         destroy(self)
 
     stream_class.__del__ = __del__
+
+
+def _tell_of_streams(stream_class: Any) -> None:
+    """Has the pool told of streams that others made: it uses them no longer than there is memory on them."""
+    initialise = stream_class.__init__
+
+    def __init__(self: Any, handle: int, *arguments: Any, **keywords: Any) -> None:
+        initialise(self, handle, *arguments, **keywords)
+        _native.cupy_uses_stream(self.ptr)
+
+    stream_class.__init__ = __init__

@@ -51,6 +51,8 @@ def enable() -> None:
             ) from error
         _given["current"] = allocator
         _restore(torch)
+        _tell_of_streams(torch)
+        _tell_of_launches(torch)
 
 
 def is_enabled() -> bool:
@@ -124,6 +126,47 @@ def _restore(torch: Any) -> None:
     for name, function in accelerator.items():
         if hasattr(torch._C, name):
             setattr(torch._C, name, function)
+
+
+def _tell_of_streams(torch: Any) -> None:
+    """Has the pool told of streams that others made: it uses them no longer than there is memory on them."""
+    new, from_external = torch.cuda.ExternalStream.__new__, torch._C._cuda_getStreamFromExternal
+
+    def __new__(cls: Any, stream_ptr: int, *arguments: Any, **keywords: Any) -> Any:
+        _native.torch_uses_stream(int(stream_ptr))
+        return new(cls, stream_ptr, *arguments, **keywords)
+
+    def get_stream_from_external(handle: int, device: int) -> Any:
+        _native.torch_uses_stream(int(handle))
+        return from_external(handle, device)
+
+    torch.cuda.ExternalStream.__new__ = __new__
+    torch._C._cuda_getStreamFromExternal = get_stream_from_external
+
+
+def _tell_of_launches(torch: Any) -> None:
+    """Has the pool told which streams graphs are launched on: memory of a graph goes back after all that these were given.
+
+    A graph is neither captured nor launched while everything sleeps: PyTorch then writes memory of the pool itself.
+    """
+    graph, stream_of = torch.cuda.CUDAGraph, torch._C._cuda_getCurrentRawStream
+    begin, launch = graph.capture_begin, graph.replay
+
+    def capture_begin(self: Any, *arguments: Any, **keywords: Any) -> None:
+        """Begin capturing CUDA work on the current stream."""
+        _native.torch_check_awake(torch.cuda.current_device())
+        begin(self, *arguments, **keywords)
+
+    def replay(self: Any) -> None:
+        """Replay the CUDA work captured by this graph."""
+        _native.torch_check_awake(torch.cuda.current_device())
+        streams = [(device, stream_of(device)) for device in _native.torch_devices()]
+        ending = [stream for stream in streams if _native.torch_launched(*stream)]
+        launch(self)
+        for device, stream in ending:
+            _native.torch_launched_of(device, stream, self.pool())
+
+    graph.capture_begin, graph.replay = capture_begin, replay
 
 
 def _record_memory_history(enabled: Any = None, *_: Any, **__: Any) -> None:

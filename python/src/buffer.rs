@@ -5,12 +5,11 @@ use crate::dlpack;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
-use crate::pool_streams::{self, Life};
+use crate::pool_requests::Found;
+use crate::pool_streams::Life;
 use crate::size::Size;
 use crate::tags;
-use bursar::driver::RawStream;
 use bursar::memory::{DeviceBlock, DevicePtr};
-use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -33,8 +32,6 @@ struct BufferMemory {
     block: Mutex<Option<DeviceBlock>>,
     /// The streams of those that it was handed to.
     uses: Mutex<Vec<Stream>>,
-    /// The adoption of its stream, which lasts as long as the memory.
-    _adoption: Option<AdoptedStream>,
 }
 
 impl BufferMemory {
@@ -45,26 +42,21 @@ impl BufferMemory {
     fn try_allocate(bytes: u64, number: u32, raw: u64) -> Result<Self, Failure> {
         let pool = pool::current().ok_or(Error::NoDevice)?;
         let device = pool.device(DeviceId(number))?;
-        let adoption = match raw {
-            0 | 1 => None,
-            raw => {
-                pool_streams::check(&device.context, raw)?;
-                // SAFETY: whoever names a stream keeps it for as long as the memory is used, as the class says.
-                Some(unsafe { device.context.adopt_stream(RawStream(raw)) }?)
-            }
-        };
-        let stream = adoption.as_ref().map_or(device.context.default_stream(), AdoptedStream::stream);
-        let block = device.allocate(bytes, stream)?;
+        let entered = device.streams.enter(&device.context, raw, Life::WhileUsed)?;
+        let found = Found::new(device, entered);
+        let block = device.allocate(bytes, found.stream).inspect_err(|_| found.leave())?;
         let (ptr, bytes) = (block.ptr().0, block.requested().get());
         let mut buffers = device.buffers.lock();
         if device.is_closing() {
             drop(buffers);
-            return Err(device.take_back(block));
+            let replaced = device.take_back(block);
+            found.leave();
+            return Err(replaced);
         }
         buffers.insert(ptr, (block.tag(), block.granted().get()));
         drop(buffers);
         let (block, uses) = (Mutex::new(Some(block)), Mutex::default());
-        Ok(Self { device, number, ptr, bytes, raw, block, uses, _adoption: adoption })
+        Ok(Self { device, number, ptr, bytes, raw, block, uses })
     }
 
     fn block(&self) -> MutexGuard<'_, Option<DeviceBlock>> {
@@ -86,15 +78,17 @@ impl BufferMemory {
         self.check_awake()?;
         let context = &self.device.context;
         let home = self.block().as_ref().map_or(context.default_stream(), DeviceBlock::stream);
-        let stream = self.device.streams.adopt(context, raw, Life::Ending)?;
-        if stream != home {
-            context.order_after(home, stream)?;
-            let mut uses = self.uses();
-            if !uses.contains(&stream) {
-                uses.push(stream);
-            }
+        let entered = self.device.streams.enter(context, raw, Life::WhileUsed)?;
+        let found = Found::new(self.device, entered);
+        let shared = if found.stream == home { Ok(()) } else { context.order_after(home, found.stream) };
+        let mut uses = self.uses();
+        if shared.is_ok() && found.stream != home && !uses.contains(&found.stream) {
+            uses.push(found.stream);
+        } else {
+            drop(uses);
+            found.leave();
         }
-        Ok(())
+        Ok(shared?)
     }
 }
 
@@ -104,7 +98,7 @@ impl Drop for BufferMemory {
         let uses = std::mem::take(&mut *self.uses());
         if let Some(block) = block.filter(|_| !pool::is_forked()) {
             self.device.buffers.lock().remove(&self.ptr);
-            self.device.free_after(block, uses);
+            self.device.free_and_leave(block, uses);
         }
     }
 }

@@ -72,7 +72,7 @@ mod _native {
     #[pymodule_export]
     use super::pool_cupy::cupy_allocator;
     #[pymodule_export]
-    use super::pool_libraries::{allocate_anywhere, free_anywhere, stream_ends};
+    use super::pool_libraries::{allocate_anywhere, cupy_uses_stream, free_anywhere, stream_ends};
     #[pymodule_export]
     use super::reservation::{Delegation, Reservation, ReservationBlock};
     #[pymodule_export]
@@ -87,8 +87,9 @@ mod _native {
     use super::tags::Tag;
     #[pymodule_export]
     use super::torch::{
-        torch_blocks, torch_check_captures, torch_counts, torch_fraction, torch_functions, torch_ranges,
-        torch_reset_peaks, torch_reset_totals,
+        torch_blocks, torch_check_awake, torch_check_captures, torch_counts, torch_devices, torch_fraction,
+        torch_functions, torch_launched, torch_launched_of, torch_ranges, torch_reset_peaks, torch_reset_totals,
+        torch_uses_stream,
     };
     #[pymodule_export]
     use super::torch_refusal::torch_observe_refusals;

@@ -396,13 +396,6 @@ impl PoolDevice {
         self.memory.allocate(bytes, ALIGN, stream, TAG.get()).map_err(|error| self.explain(error, bytes))
     }
 
-    /// Allocates for PyTorch on a stream, and returns the address.
-    #[inline]
-    pub(crate) fn allocate_on(&self, stream: Stream, bytes: u64, raw: u64) -> Result<u64, Failure> {
-        let block = self.allocate(bytes, stream)?;
-        self.enter(&self.book, Held { block, requested: bytes, raw, arena: 0, is_shared: false })
-    }
-
     /// Enters a block in a book and returns its address, unless the pool is being replaced.
     #[inline]
     pub(crate) fn enter(&self, book: &Latch<Book>, held: Held) -> Result<u64, Failure> {
@@ -473,7 +466,14 @@ impl PoolDevice {
     #[cold]
     fn free_shared(&self, block: DeviceBlock) {
         let uses = self.book.lock().take_uses(block.ptr().0);
+        self.free_and_leave(block, uses);
+    }
+
+    /// Frees a block as [`free_after`](Self::free_after) does, and leaves the streams that were entered for it.
+    pub(crate) fn free_and_leave(&self, block: DeviceBlock, uses: Vec<Stream>) {
+        let entered: Vec<_> = uses.iter().copied().chain([block.stream()]).collect();
         self.free_after(block, uses);
+        entered.into_iter().for_each(|stream| self.streams.leave(stream));
     }
 
     /// Frees a block after its own stream and these: at no cost where there is one of them, and else on a stream that waits

@@ -123,17 +123,19 @@ impl Book {
         self.held.contains_key(&ptr)
     }
 
-    /// Remembers that the block at an address is used on a stream; returns whether there is one.
+    /// Remembers that the block at an address is used on a stream; returns whether that was new.
     pub(crate) fn share(&mut self, ptr: u64, stream: Stream) -> bool {
         let Some(held) = self.held.get_mut(&ptr) else { return false };
-        if held.block.stream() != stream || held.arena != 0 {
-            held.is_shared = true;
-            let uses = self.uses.entry(ptr).or_default();
-            if !uses.contains(&stream) {
-                uses.push(stream);
-            }
+        if held.block.stream() == stream && held.arena == 0 {
+            return false;
         }
-        true
+        held.is_shared = true;
+        let uses = self.uses.entry(ptr).or_default();
+        let is_new = !uses.contains(&stream);
+        if is_new {
+            uses.push(stream);
+        }
+        is_new
     }
 
     /// Returns the streams beside its own that a block, which was taken out, was used on.

@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use crate::pool;
 use crate::pool_book::Held;
 use crate::pool_requests;
+use crate::pool_streams::Life;
 use crate::tags;
 use bursar::{DeviceId, Error};
 use pyo3::prelude::*;
@@ -15,6 +16,12 @@ pub(crate) fn stream_ends(py: Python<'_>, handle: u64) {
     if !pool::is_forked() {
         py.detach(|| pool_requests::stream_ends(handle));
     }
+}
+
+/// Remembers that others than CuPy made a stream that it uses.
+#[pyfunction]
+pub(crate) fn cupy_uses_stream(handle: u64) {
+    Life::Ending.note(handle, true);
 }
 
 /// Allocates memory that any stream may use, and returns its address.

@@ -8,13 +8,14 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use crate::pool_book::{Count, Counts, Held};
-use crate::pool_requests;
+use crate::pool_requests::{self, Found};
 use crate::pool_streams::Life;
 use crate::throw::{self, Kind};
 use crate::torch_capture::{self, PoolId, Relaxed};
 use crate::torch_filter::CaptureFilter;
 use crate::torch_refusal;
-use bursar::{Bytes, DeviceId, Stream};
+use bursar::memory::SleepState;
+use bursar::{Bytes, DeviceId, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::{c_int, c_void};
@@ -50,16 +51,16 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
         return std::ptr::null_mut();
     }
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
-    let (opened, stream) = or_throw(number, bytes, || {
+    let found = or_throw(number, bytes, || {
         pool::check_not_forked()?;
         pool_requests::find(number, raw, Life::Lasting)
     });
-    let ptr = match opened.captures.load(Ordering::Acquire) {
-        0 => or_throw(number, bytes, || match opened.allocate_on(stream, bytes, raw) {
+    let ptr = match found.device.captures.load(Ordering::Acquire) {
+        0 => or_throw(number, bytes, || match found.allocate(&found.device.book, bytes, raw) {
             Err(Failure::Replaced) => pool_requests::allocate(bytes, number, raw),
             decided => decided,
         }),
-        _ => allocate_in_capture(opened, bytes, number, raw, stream),
+        _ => allocate_in_capture(found, bytes, number, raw),
     };
     ptr as *mut c_void
 }
@@ -82,13 +83,15 @@ extern "C-unwind" fn allocate_or_null(bytes: isize, device: c_int, stream: *mut 
 
 #[cold]
 #[inline(never)]
-fn allocate_in_capture(device: &PoolDevice, bytes: u64, number: u32, raw: u64, stream: Stream) -> u64 {
+fn allocate_in_capture(found: Found, bytes: u64, number: u32, raw: u64) -> u64 {
     // What it asks of PyTorch may throw, through frames that have nothing to catch it.
-    if let Some(allocated) = torch_capture::allocate(device, number, bytes, raw, stream) {
-        return match allocated {
-            Ok(ptr) => ptr,
-            Err(failure) => refuse(number, bytes, failure),
-        };
+    match torch_capture::allocate(found.device, number, bytes, raw, found.stream) {
+        Some(Ok(ptr)) => return ptr,
+        Some(Err(failure)) => {
+            found.leave();
+            refuse(number, bytes, failure)
+        }
+        None => found.leave(),
     }
     or_throw(number, bytes, || {
         let _relaxed = Relaxed::enter();
@@ -134,8 +137,10 @@ extern "C-unwind" fn record_stream(ptr: *mut c_void, stream: *mut c_void) {
         let Some(pool) = pool::current() else { return Ok(()) };
         for (number, device) in pool.numbered() {
             if device.book.lock().has(ptr) {
-                let (_, stream) = pool_requests::find(number, raw, Life::Lasting)?;
-                device.book.lock().share(ptr, stream);
+                let found = pool_requests::find(number, raw, Life::Lasting)?;
+                if !device.book.lock().share(ptr, found.stream) {
+                    found.leave();
+                }
                 break;
             }
         }
@@ -183,6 +188,52 @@ pub(crate) fn torch_check_captures() -> Result<(), Failure> {
     devices.into_iter().try_for_each(|(number, device)| torch_capture::check_none_is_captured(device, number))
 }
 
+/// Returns the numbers of the devices that the pool has memory of.
+#[pyfunction]
+pub(crate) fn torch_devices() -> Vec<u32> {
+    let numbered = pool::current().into_iter().flat_map(pool::Pool::numbered);
+    numbered.map(|(number, _)| number).collect()
+}
+
+/// Fails if all memory of a device sleeps: what PyTorch needs for any graph is in it, and is written when one is captured or
+/// launched.
+#[pyfunction]
+pub(crate) fn torch_check_awake(device: u32) -> Result<(), Failure> {
+    let Some(opened) = pool::opened(device).filter(|device| device.context.has_asleep()) else { return Ok(()) };
+    let sleepers = opened.context.sleepers();
+    match sleepers.iter().any(|sleeper| sleeper.sleep_reading().state == SleepState::Asleep) {
+        true => Err(Error::Asleep { device: DeviceId(device), what: "the pool", is_moving: false }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Remembers that graphs are launched on a stream, which their memory then goes back after; returns true where each launch
+/// has to be [told](torch_launched_of), because nobody says when the stream ends.
+#[pyfunction]
+pub(crate) fn torch_launched(device: u32, stream: u64) -> Result<bool, Failure> {
+    if pool::is_forked() || pool::opened(device).is_none() {
+        return Ok(false);
+    }
+    let found = pool_requests::find(device, stream, Life::Lasting)?;
+    found.leave();
+    Ok(found.is_guest)
+}
+
+/// Has the memory of the graphs that share a pool of PyTorch's go back after what a stream was given.
+#[pyfunction]
+pub(crate) fn torch_launched_of(device: u32, stream: u64, pool: (u64, u64)) -> Result<(), Failure> {
+    let found = pool_requests::find(device, stream, Life::Lasting)?;
+    let ordered = torch_capture::launched(device, PoolId { first: pool.0, second: pool.1 }, found.stream);
+    found.leave();
+    ordered
+}
+
+/// Remembers that others than PyTorch made a stream that it uses.
+#[pyfunction]
+pub(crate) fn torch_uses_stream(handle: u64) {
+    Life::Lasting.note(handle, true);
+}
+
 /// Finds the block that an address lies in.
 extern "C-unwind" fn base_allocation(ptr: *mut c_void, bytes: *mut usize) -> *mut c_void {
     let opened = pool::current().into_iter().flat_map(pool::Pool::opened);
@@ -201,7 +252,7 @@ extern "C-unwind" fn begin_capture(device: c_int, id: PoolId, filter: *const Cap
     let filter = unsafe { CaptureFilter::copied(filter) };
     or_throw(0, 0, || {
         let device = device as u32;
-        let pool = pool::current().ok_or(bursar::Error::NoDevice)?;
+        let pool = pool::current().ok_or(Error::NoDevice)?;
         torch_capture::begin(pool.device(DeviceId(device))?, device, id, filter)
     });
 }

@@ -188,6 +188,12 @@ fn give_back(device: &PoolDevice, number: u32, memory: GraphMemory) {
     }
 }
 
+/// Has the memory of graphs come after a launch on a stream that memory is not known to be used on.
+pub(crate) fn launched(number: u32, id: PoolId, stream: Stream) -> Result<(), Failure> {
+    let memory = with_state(|state| state.arenas.get(&(number, id)).map(|arena| arena.memory.clone()));
+    Ok(memory.map_or(Ok(()), |memory| memory.launched(stream))?)
+}
+
 /// Allocates for a stream while captures are under way; `None` where the stream is not part of one.
 ///
 /// It calls PyTorch, which may throw.
@@ -242,11 +248,11 @@ fn allocate_in(
 /// Takes back a block of an arena.
 pub(crate) fn free(device: &PoolDevice, number: u32, held: Held) {
     let Held { block, arena, is_shared, .. } = held;
-    let mut streams = if is_shared { device.book.lock().take_uses(block.ptr().0) } else { Vec::new() };
-    if !streams.contains(&block.stream()) {
-        streams.push(block.stream());
-    }
+    let uses = if is_shared { device.book.lock().take_uses(block.ptr().0) } else { Vec::new() };
+    let home = block.stream();
+    let streams: Vec<_> = uses.iter().copied().filter(|&used| used != home).chain([home]).collect();
     free_after(Unfreed { device: number, arena, block, streams });
+    uses.into_iter().chain([home]).for_each(|stream| device.streams.leave(stream));
 }
 
 fn free_after(Unfreed { device, arena, block, streams }: Unfreed) {

@@ -69,6 +69,24 @@ def test_y5_memory_of_a_stream_that_was_destroyed_is_used_again() -> None:
     assert sum(counts.held for counts in bursar.statistics()) <= before + (64 << 20)
 
 
+def test_y5_a_stream_of_others_may_be_destroyed_once_its_memory_is_free() -> None:
+    runtime = cupy.cuda.runtime
+    for _ in range(20):
+        handle = runtime.streamCreateWithFlags(runtime.streamNonBlocking)
+        with cupy.cuda.ExternalStream(handle):
+            kept = cupy.empty(4 << 20, dtype=cupy.uint8)
+            kept.set(numpy.ones(4 << 20, dtype=numpy.uint8))
+        buffer = bursar.Buffer("1MiB")
+        taken = buffer.__dlpack__(stream=handle)
+        del kept, buffer, taken
+        gc.collect()
+        runtime.streamDestroy(handle)
+        later = cupy.zeros(4 << 20, dtype=cupy.uint8)
+        assert int(later.get().max()) == 0
+        del later
+    bursar.trim()
+
+
 def test_y5_a_buffer_is_an_array_and_lives_as_long() -> None:
     before, buffer = blocks(), bursar.Buffer(256)
     buffer.copy_from(bytes(range(256)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
@@ -240,6 +241,73 @@ def test_y4_memory_that_another_stream_uses_is_not_granted_again_on_its_own() ->
         assert empty(1000).data_ptr() != address, "another stream may still use it"
 
 
+class OwnStream:
+    """A stream that PyTorch did not make."""
+
+    def __init__(self) -> None:
+        self.driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        assert self.driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        self.handle = handle
+
+    def destroy(self) -> None:
+        assert self.driver.cuStreamDestroy_v2(self.handle) == 0
+
+
+@pytest.mark.parametrize("use", ["allocated", "recorded", "both", "as a buffer", "captured"])
+def test_y5_a_stream_of_others_may_be_destroyed_once_its_memory_is_free(use: str) -> None:
+    """Another stream is given its memory afterwards, and it is often at the same handle."""
+    torch.cuda.synchronize()
+    for _ in range(20):
+        stream = OwnStream()
+        external = torch.cuda.ExternalStream(stream.handle.value)
+        assert external == torch.cuda.get_stream_from_external(stream.handle.value)
+        given = empty(8 << 20)
+        with torch.cuda.stream(external):
+            if use in ("allocated", "both"):
+                tensors = [empty(size) for size in (1000, 3 << 20, 40 << 20)]
+                del tensors[1]
+            elif use == "as a buffer":
+                tensors = [bursar.Buffer("4MiB", stream=external), torch.from_dlpack(bursar.Buffer("1MiB"))]
+            elif use == "captured":
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=external):
+                    tensors = [empty(3 << 20)]
+                graph.replay()
+                graph = None
+            else:
+                tensors = []
+        if use in ("recorded", "both"):
+            given.record_stream(external)
+            given.record_stream(external)
+        del given, tensors, external
+        stream.destroy()
+        later = [empty(size) for size in (1000, 3 << 20, 40 << 20, 1000)]
+        torch.cuda.empty_cache()
+        del later
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("is_external", [False, True])
+def test_y4_memory_of_a_graph_goes_back_after_launches_on_a_stream_that_nothing_was_allocated_on(is_external: bool) -> None:
+    size, limit = 64 << 20, torch.cuda.mem_get_info()[1] // 64
+    for _ in range(5):
+        own, graph = OwnStream() if is_external else None, torch.cuda.CUDAGraph()
+        launches = torch.cuda.ExternalStream(own.handle.value) if own else torch.cuda.Stream()
+        with torch.cuda.graph(graph):
+            torch.cuda._sleep(40_000_000)
+            kept = torch.full((size,), 7, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(launches):
+            graph.replay()
+        if own:
+            own.destroy()
+        del kept, graph
+        given = [torch.full((size,), 1, dtype=torch.uint8, device="cuda") for _ in range(limit // size)]
+        torch.cuda.synchronize()
+        assert all(bool((tensor == 1).all()) for tensor in given)
+        del given
+
+
 @pytest.mark.parametrize("others", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_y4_memory_is_reused_after_every_stream_that_was_recorded(seed: int, others: int, tmp_path: Path) -> None:
@@ -438,6 +506,21 @@ def test_y4_a_graph_outlives_sleep() -> None:
     graph.replay()
     torch.cuda.synchronize()
     del kept, graph
+
+
+def test_y4_no_graph_is_captured_or_launched_while_everything_sleeps() -> None:
+    graph, refused = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = empty(1 << 20)
+    bursar.sleep()
+    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(bursar.Asleep):
+        refused.capture_begin()
+    with pytest.raises(bursar.Asleep):
+        graph.replay()
+    bursar.wake()
+    graph.replay()
+    torch.cuda.synchronize()
+    del kept, graph, refused
 
 
 def test_y4_a_capture_can_be_refused_memory_and_go_on() -> None:

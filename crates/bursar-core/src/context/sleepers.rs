@@ -157,6 +157,29 @@ pub struct SleepReading {
     pub on_host: Bytes,
 }
 
+impl SleepReading {
+    /// Returns the reading of this and of other memory together: asleep only if both are.
+    ///
+    /// ```
+    /// use bursar::Bytes;
+    /// use bursar::memory::{SleepReading, SleepState};
+    ///
+    /// let asleep = SleepReading { state: SleepState::Asleep, asleep: Bytes::gib(1), ..SleepReading::default() };
+    /// assert_eq!(asleep.and(asleep).asleep, Bytes::gib(2));
+    /// assert_eq!(asleep.and(SleepReading::default()).state, SleepState::Partly);
+    /// ```
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let state = match (self.state, other.state) {
+            (one, same) if one == same => one,
+            (SleepState::Moving, _) | (_, SleepState::Moving) => SleepState::Moving,
+            _ => SleepState::Partly,
+        };
+        let (asleep, on_host) = (self.asleep.saturating_add(other.asleep), self.on_host.saturating_add(other.on_host));
+        Self { state, asleep, on_host }
+    }
+}
+
 /// Memory of a device that can sleep, as a pool is.
 ///
 /// ```
@@ -319,10 +342,23 @@ impl DeviceContext {
         }
     }
 
+    /// Returns whether any memory of the device sleeps or is about to, at the price of one load.
+    ///
+    /// ```
+    /// # use bursar::prelude::*;
+    /// # fn show(context: &DeviceContext) {
+    /// let may_launch = !context.has_asleep();
+    /// # }
+    /// ```
+    #[inline]
+    pub fn has_asleep(&self) -> bool {
+        self.sleepers.count.load(SeqCst) > 0
+    }
+
     /// Refuses an address that lies in a range which sleeps, at the price of one load where none does.
     #[inline]
     pub fn check_awake(&self, ptr: DevicePtr) -> Result<()> {
-        if self.sleepers.count.load(SeqCst) == 0 { Ok(()) } else { self.look_up_asleep(ptr, 1) }
+        if self.has_asleep() { self.look_up_asleep(ptr, 1) } else { Ok(()) }
     }
 
     /// Begins a use of blocks that are awake; whoever falls asleep waits until it is over.
@@ -335,7 +371,7 @@ impl DeviceContext {
         // Counted before it looks, as whoever falls asleep says so before it counts: one of the two sees the other.
         self.sleepers.uses.fetch_add(1, SeqCst);
         let using = AwakeUse(&self.sleepers.uses);
-        if self.sleepers.count.load(SeqCst) > 0 {
+        if self.has_asleep() {
             ranges.into_iter().try_for_each(|(ptr, bytes)| self.look_up_asleep(ptr, bytes))?;
         }
         Ok(using)
