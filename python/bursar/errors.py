@@ -1,6 +1,6 @@
 """The exceptions, one class for each kind of error.
 
-Every exception of the package is a :class:`BursarError`. Numbers are attributes, so that nobody has to read a message to
+Every exception of the package's own kinds is a :class:`BursarError`. Numbers are attributes, so that nobody has to read a message to
 handle an error, and every exception can be pickled.
 """
 

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
+use bursar::error::ExternalError;
 use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use bursar::memory::{SleepRequest, SleepRequestId, SleepState, WakeReport, WakeRequest};
 use bursar::{DeviceId, Error};
@@ -10,6 +11,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -113,10 +115,22 @@ impl Gate {
                 _ => "a stretch of work (`bursar.awake`) goes on",
             };
             self.open(device);
-            return Err(Error::InvalidValue { what });
+            return Err(Error::External(ExternalError::new(StaysAwake(what), false)));
         }
     }
 }
+
+/// The reason why memory stays awake.
+#[derive(Debug)]
+struct StaysAwake(&'static str);
+
+impl fmt::Display for StaysAwake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for StaysAwake {}
 
 /// Has the memory of the pool on these devices sleep and wake when another process asks for it.
 #[pyfunction]
@@ -223,7 +237,10 @@ fn meet(number: u32, ledger: &Ledger, request: RemoteRequest) -> Result<RemoteRe
 fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteRequest) -> Result<RemoteReport, Error> {
     let is_so = |state: SleepState| state_of(device) == state;
     match request {
-        RemoteRequest::Sleep { .. } if is_so(SleepState::Asleep) => {
+        RemoteRequest::Sleep { keep_place, patience } if is_so(SleepState::Asleep) => {
+            if keep_place {
+                device.sleep(&SleepRequest { keep_place, patience, ..SleepRequest::default() })?;
+            }
             Ok(RemoteReport { was_so: true, ..RemoteReport::default() })
         }
         RemoteRequest::Sleep { keep_place, patience } => {

@@ -119,6 +119,10 @@ impl Drawn {
                 what: "a pool draws on the reservation, which it cannot share by a token".into(),
             });
         }
+        if state.reserved.as_ref().is_some_and(|reserved| reserved.ledger().file().is_none()) {
+            let what = "the device is of this process alone: no other can draw on memory of it";
+            return Err(Failure::Value { what: what.into() });
+        }
         let reserved = state.reserved.take().filter(|_| !state.is_released).ok_or(Failure::Released)?;
         match Arc::try_unwrap(reserved) {
             Ok(reserved) => {

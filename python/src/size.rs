@@ -25,7 +25,10 @@ impl<'py> FromPyObject<'_, 'py> for Size {
         if given.is_instance_of::<PyBool>() {
             return Err(not_a_size());
         }
-        let number = given.call_method0("__index__").map_err(|_| not_a_size())?;
+        if !given.hasattr("__index__")? {
+            return Err(not_a_size());
+        }
+        let number = given.call_method0("__index__")?;
         match number.extract::<u64>() {
             Ok(bytes) => Ok(Self(Bytes(bytes))),
             Err(_) => Err(Failure::SizeOutOfRange { text: number.to_string() }.into()),

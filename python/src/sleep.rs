@@ -7,8 +7,8 @@ use bursar::Error;
 use bursar::device::DeviceContext;
 use bursar::host::PinnedPool;
 use bursar::memory::{
-    AllocTag, BlocksOf, DevicePtr, SleepReading, SleepReport, SleepRequest, SleepState, TagRecord, TaggedBlocks,
-    WakeReport, WakeRequest,
+    AllocTag, BlocksOf, DevicePtr, SleepReading, SleepReport, SleepRequest, TagRecord, TaggedBlocks, WakeReport,
+    WakeRequest,
 };
 use bursar::sync::is_interrupted;
 use pyo3::prelude::*;
@@ -131,11 +131,8 @@ pub(crate) fn sleep_state() -> Result<(String, u64, u64), Failure> {
     pool::check_not_forked()?;
     let devices = pool::current().into_iter().flat_map(pool::Pool::opened);
     let readings = devices.flat_map(|device| device.context.sleepers()).map(|sleeper| sleeper.sleep_reading());
-    let (mut state, mut asleep, mut on_host) = (SleepState::Awake, 0, 0);
-    for SleepReading { state: of, asleep: bytes, on_host: held } in readings {
-        (state, asleep, on_host) = (state.max(of), asleep + bytes.get(), on_host + held.get());
-    }
-    Ok((state.to_string(), asleep, on_host))
+    let SleepReading { state, asleep, on_host } = readings.reduce(SleepReading::and).unwrap_or_default();
+    Ok((state.to_string(), asleep.get(), on_host.get()))
 }
 
 /// The blocks of a device that are outside, by tag.

@@ -439,6 +439,23 @@ def test_a_priority_is_whatever_is_used_as_a_number(card: Card) -> None:
         bursar.reserve("1GiB", priority=Rank(256))
 
 
+def test_a_size_that_raises_when_it_is_asked_for_its_number_raises_that(card: Card) -> None:
+    class Raises:
+        def __index__(self) -> int:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bursar.reserve(Raises())  # type: ignore[arg-type]
+
+
+def test_a_reservation_of_a_device_that_no_other_process_has_is_not_handed_on() -> None:
+    bursar.use_driver("sim", sim_devices="1x8GiB")
+    with bursar.reserve("2GiB", timeout=0) as share:
+        with pytest.raises(bursar.InvalidValue, match="of this process alone"):
+            share.delegate()
+        assert not share.released and bursar.devices()[0].set_aside == 2 << 30
+
+
 def test_what_was_released_is_not_entered(card: Card) -> None:
     share = bursar.reserve("1GiB").wait()
     with share:

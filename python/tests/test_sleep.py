@@ -37,6 +37,24 @@ def test_z5_buffers_are_where_they_were_after_a_sleep() -> None:
     assert (buffer.ptr, held(), bursar.sleep_state().state) == (address, before, "awake")
 
 
+def test_z5_a_device_whose_pool_was_made_while_others_slept_is_awake() -> None:
+    program = """
+import bursar
+bursar.use_driver("sim", sim_devices="2x1GiB")
+sleeping = bursar.Buffer("4MiB", device=0)
+bursar.sleep()
+buffer = bursar.Buffer("4MiB", device=1)
+buffer.copy_from(b"bytes")
+print(bursar.sleep_state().state)
+bursar.sleep()
+print(bursar.sleep_state().state)
+bursar.wake()
+print(bursar.sleep_state().state, buffer.to_bytes()[:5], len(sleeping.to_bytes()))
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    assert said.split("\n")[:3] == ["partly asleep", "asleep", f"awake b'bytes' {4 << 20}"]
+
+
 def test_z9_what_is_dropped_while_it_sleeps_is_free_when_it_wakes() -> None:
     buffer = bursar.Buffer("6MiB")
     bursar.sleep()

@@ -211,12 +211,8 @@ pub unsafe extern "C" fn bursar_device_sleep_read(
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
         let device = DEVICES.keep(device.id)?;
-        let mut sum = SleepReading::default();
-        for SleepReading { state, asleep, on_host } in device.context.sleepers().iter().map(|of| of.sleep_reading()) {
-            sum.state = sum.state.max(state);
-            sum.asleep = sum.asleep.saturating_add(asleep);
-            sum.on_host = sum.on_host.saturating_add(on_host);
-        }
+        let readings = device.context.sleepers().into_iter().map(|sleeper| sleeper.sleep_reading());
+        let sum = readings.reduce(SleepReading::and).unwrap_or_default();
         let state = match sum.state {
             SleepState::Awake => BURSAR_SLEEP_AWAKE,
             SleepState::Partly => BURSAR_SLEEP_PARTLY,

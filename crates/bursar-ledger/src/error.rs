@@ -207,7 +207,7 @@ pub enum LedgerError {
 
 fn users(pids: &[u32]) -> String {
     match pids {
-        [] => "processes that cannot be seen from here".to_owned(),
+        [] => "this process, or some that cannot be seen from here,".to_owned(),
         [pid] => format!("process {pid}"),
         pids => format!("processes {}", pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     }

@@ -153,6 +153,14 @@ pub enum RemoteError {
         /// Its name.
         name: String,
     },
+    /// The request has ended, and another was made before this process read how.
+    #[error("{name} (pid {pid}) has done what was asked, and something else since: nobody knows any more how it went")]
+    Overtaken {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
     /// The process has ended meanwhile.
     #[error("process {pid} has ended")]
     Ended {

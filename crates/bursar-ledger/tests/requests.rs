@@ -3,7 +3,7 @@
 mod common;
 
 use bursar_core::{Account, Bytes};
-use bursar_ledger::book::{AskRefusal, Book, ProcessRequest, RequestState};
+use bursar_ledger::book::{AskRefusal, Book, ProcessRequest, RequestEnd, RequestKey, RequestState};
 use bursar_ledger::{Ledger, RemoteError, RemoteReport, RemoteRequest};
 use common::{LOCK_TIMEOUT, Memory, View, register};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn z10_a_wait_for_memory_ends_when_the_request_is_withdrawn() {
 fn l6_a_request_that_is_withdrawn_without_the_lock_is_gone_for_whoever_has_it_next() {
     for (is_taken, owner_dies) in [(false, false), (false, true), (true, false), (true, true)] {
         let (memory, [asker, other, asked]) = three();
-        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP).unwrap();
+        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP, false).unwrap();
         if is_taken {
             asked.lock(LOCK_TIMEOUT).unwrap().take_request().expect("it is wanted");
         }
@@ -67,12 +67,12 @@ fn l6_a_request_that_is_withdrawn_without_the_lock_is_gone_for_whoever_has_it_ne
         let mut locked = asker.lock(LOCK_TIMEOUT).unwrap();
         match is_taken {
             true => {
-                assert_eq!(locked.request_state(key), RequestState::Taken);
-                assert_eq!(locked.ask(asked.slot(), SLEEP), Err(AskRefusal::Busy), "it is to end first");
+                assert_eq!(locked.read_request(key), RequestState::Taken);
+                assert_eq!(locked.ask(asked.slot(), SLEEP, false), Err(AskRefusal::Busy), "it is to end first");
             }
             false => {
-                assert_eq!(locked.request_state(key), RequestState::Gone);
-                let next = locked.ask(asked.slot(), SLEEP).expect("the slot is free");
+                assert_eq!(locked.read_request(key), RequestState::Withdrawn);
+                let next = locked.ask(asked.slot(), SLEEP, false).expect("the slot is free");
                 drop(locked);
                 // A late note of the first says nothing of the second.
                 asker.withdraw_request(key);
@@ -105,13 +105,65 @@ fn z10_a_request_is_taken_while_whoever_made_it_is_alive_and_no_later() {
     ];
     for (what, fate, is_wanted) in fates {
         let (memory, [asker, other, asked]) = three();
-        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP).unwrap();
+        let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP, false).unwrap();
         fate(&memory);
         let taken = asked.lock(LOCK_TIMEOUT).unwrap().take_request();
         assert_eq!(taken, is_wanted.then_some((key, SLEEP)), "{what}");
         let mut locked = other.lock(LOCK_TIMEOUT).unwrap();
-        let state = if is_wanted { RequestState::Taken } else { RequestState::Gone };
-        assert_eq!(locked.request_state(key), state, "{what}");
-        assert_eq!(locked.ask(asked.slot(), SLEEP).is_ok(), !is_wanted, "{what}: one at a time");
+        let state = if is_wanted { RequestState::Taken } else { RequestState::Withdrawn };
+        assert_eq!(locked.read_request(key), state, "{what}");
+        assert_eq!(locked.ask(asked.slot(), SLEEP, false).is_ok(), !is_wanted, "{what}: one at a time");
     }
+}
+
+/// Makes a request that has ended.
+fn ended(asker: &Book<View>, asked: &Book<View>) -> RequestKey {
+    let key = asker.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP, false).unwrap();
+    let mut locked = asked.lock(LOCK_TIMEOUT).unwrap();
+    locked.take_request().expect("it is wanted");
+    locked.end_request(key, &RequestEnd::default());
+    key
+}
+
+#[test]
+fn z10_the_end_of_a_request_is_there_until_whoever_made_it_has_read_it() {
+    type Fate = fn(&Arc<Memory>, &Book<View>, RequestKey);
+    let fates: [(&str, Fate, bool); 4] = [
+        ("it was not read", |_, _, _| {}, false),
+        ("it was read", |_, asker, key| drop(asker.lock(LOCK_TIMEOUT).unwrap().read_request(key)), true),
+        ("nobody wants it", |_, asker, key| asker.withdraw_request(key), true),
+        ("whoever made it is dead", |memory, _, _| memory.kill(1), true),
+    ];
+    for (what, fate, is_over) in fates {
+        let (memory, [asker, other, asked]) = three();
+        let key = ended(&asker, &asked);
+        fate(&memory, &asker, key);
+        let mut locked = other.lock(LOCK_TIMEOUT).unwrap();
+        assert_eq!(locked.ask(asked.slot(), SLEEP, false).is_ok(), is_over, "{what}");
+        assert!(is_over || locked.read_request(key) == RequestState::Ended(RequestEnd::default()), "{what}");
+    }
+    // One that is stopped reads nothing.
+    let (_memory, [asker, other, asked]) = three();
+    let key = ended(&asker, &asked);
+    other.lock(LOCK_TIMEOUT).unwrap().ask(asked.slot(), SLEEP, true).expect("it was waited for");
+    assert_eq!(asker.lock(LOCK_TIMEOUT).unwrap().read_request(key), RequestState::Overtaken);
+}
+
+/// Several ask at once, and again and again.
+#[test]
+fn z10_everybody_who_asks_is_told_how_it_ended() {
+    let ledger = Ledger::private(Bytes(1000));
+    let _listener = ledger.on_request(|_| Ok(RemoteReport { moved: Bytes(7), ..RemoteReport::default() }));
+    let ask = || loop {
+        match ledger.ask(std::process::id(), RemoteRequest::Wake { patience: LONG }) {
+            Err(RemoteError::Busy { .. }) => std::thread::yield_now(),
+            call => break call.unwrap().wait(SOON).expect("it ends"),
+        }
+    };
+    std::thread::scope(|scope| {
+        let asker = || (0..ROUNDS).for_each(|_| assert_eq!(ask().unwrap().moved, Bytes(7)));
+        for _ in 0..3 {
+            scope.spawn(asker);
+        }
+    });
 }

@@ -118,7 +118,8 @@ impl Ledgers {
                 return Ok(Arc::new(StackAccount { account: drawn(share), _kept: publisher }));
             }
             let opened = ledgers.open(context, Ledger::for_device)?;
-            let account = opened.measured_by(context).tenant(&ledgers.tenant)?.account()?;
+            // What a driver does not take back is kept by the context, charge and all: the account must not keep the context.
+            let account = opened.measured_while_open(context).tenant(&ledgers.tenant)?.account()?;
             Ok(Arc::new(StackAccount { account, _kept: opened }))
         })
     }
@@ -135,6 +136,15 @@ impl OpenLedger {
             .with_cached_of(source(context), move || caches.upgrade().map_or(Bytes::ZERO, |context| context.spare()));
         let publisher = publish_usage(&ledger, context);
         Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher }
+    }
+
+    /// Returns a handle that measures by asking the driver while others keep the context alive.
+    fn measured_while_open(&self, context: &Arc<DeviceContext>) -> Ledger {
+        let context = Arc::downgrade(context);
+        self.ledger.clone().measured_by(move || {
+            let context = context.upgrade().ok_or(Error::NoDevice)?;
+            Ok(context.driver().memory(context.device())?)
+        })
     }
 
     /// Returns a handle that measures by asking the driver, and keeps the context alive.

@@ -121,7 +121,7 @@ struct AwakeState {
 
 /// Work that went on for longer than a request to sleep could wait.
 #[derive(Debug, thiserror::Error)]
-#[error("{working} stretches of work stay awake after {} ms", waited.as_millis())]
+#[error("{working} {} awake after {} ms", if *working == 1 { "stretch of work stays" } else { "stretches of work stay" }, waited.as_millis())]
 struct StillWorking {
     working: usize,
     waited: Duration,
@@ -139,10 +139,13 @@ impl AskedMemory {
 
     /// Returns whether no work may begin: memory sleeps, or is about to.
     fn is_closed(&self, state: &mut AwakeState) -> bool {
-        let reading = self.gpu.sleep_reading().state;
         // The program itself may have woken it.
-        state.is_closed &= state.is_moving || reading != SleepState::Awake;
-        state.is_closed || !matches!(reading, SleepState::Awake | SleepState::Partly)
+        state.is_closed &= state.is_moving || self.gpu.sleep_reading().state != SleepState::Awake;
+        state.is_closed || self.has_pool(|state| matches!(state, SleepState::Moving | SleepState::Asleep))
+    }
+
+    fn has_pool(&self, is_meant: impl Fn(SleepState) -> bool) -> bool {
+        self.gpu.context().sleepers().iter().any(|sleeper| is_meant(sleeper.sleep_reading().state))
     }
 
     fn enter(&self, state: &mut AwakeState) -> Option<AwakeGuard<'_>> {
@@ -196,6 +199,9 @@ impl AskedMemory {
     fn sleep(&self, keep_place: bool, patience: Duration) -> Result<RemoteReport> {
         let began = Instant::now();
         if self.gpu.sleep_reading().state == SleepState::Asleep {
+            if keep_place {
+                self.gpu.sleep(&*self.store, &self.options.clone().patience(patience).keep_place())?;
+            }
             return Ok(RemoteReport { was_so: true, ..RemoteReport::default() });
         }
         let slept = self.close(patience).and_then(|()| {
@@ -221,7 +227,7 @@ impl AskedMemory {
             report = report.and(self.gpu.wake(&options.clone().slept_by(id))?);
             self.state().asked.pop();
         }
-        if is_by_others || self.gpu.sleep_reading().state == SleepState::Asleep {
+        if is_by_others || self.has_pool(|state| state == SleepState::Asleep) {
             report = report.and(self.gpu.wake(&options)?);
         }
         self.open();

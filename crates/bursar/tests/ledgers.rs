@@ -1,11 +1,12 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
+use bursar::driver::Status;
 use bursar::error::Shortage;
 use bursar::fit::Spec;
 use bursar::ledger::{RefusalReason, Reservation, ReserveOptions, Subject, UsageReading};
 use bursar::memory::{Account, Admission, ObservedResource};
 use bursar::prelude::*;
-use bursar::sim::{Random, Sim};
+use bursar::sim::{Call, Faults, Random, Sim};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -393,4 +394,21 @@ fn p4_a_refusal_by_the_ledger_names_who_has_the_memory_and_who_waits_for_it() {
     assert_eq!(me(&shortage), (Bytes::gib(1), Bytes::gib(1), vec![]), "what was set aside beside it is not in its way");
     used_up.release(Bytes::gib(1));
     drop(aside);
+}
+
+/// What the driver does not take back when a pool ends is charged, and the device's: it ends with that.
+#[test]
+fn r6_a_device_ends_although_a_pool_of_a_ledger_could_not_give_everything_back() {
+    for call in [Call::AddressRelease, Call::PagesUnmap, Call::PagesRelease] {
+        let sim = sim(1);
+        let faults = Faults::new(sim.clone());
+        let ledgers = Ledgers::default();
+        let context = open(faults.clone());
+        let memory = pool(&ledgers, &context);
+        cache(&memory, Bytes::mib(64), context.create_stream(0).expect("a stream"));
+        faults.fail_nth(call, 1, Status::NotSupported);
+        drop(memory);
+        drop(context);
+        assert!(sim.leaks().is_empty(), "{call}: {}", sim.leaks());
+    }
 }

@@ -98,6 +98,25 @@ fn z10_work_waits_also_where_the_program_itself_sleeps_and_wakes() {
     rig.expect_asleep(false);
 }
 
+#[test]
+fn z8_a_place_is_taken_for_what_sleeps_already_when_others_ask_for_it() {
+    let rig = Rig::new();
+    let stream = rig.gpu.streams().lease().expect("room");
+    let memory = rig.gpu.buffer_from(&[7u8; 3 << 20], &stream, tag!("memory")).expect("room");
+    let held = || rig.ledgers.of(rig.gpu.context()).and_then(|ledger| Ok(ledger.reading()?)).expect("a ledger").held;
+    let before = held();
+    let report = |request| rig.ask(request).wait(PATIENCE).expect("it ends").expect("it works");
+    report(SLEEP);
+    assert_eq!(held(), Bytes::ZERO);
+    let keep = RemoteRequest::Sleep { keep_place: true, patience: PATIENCE };
+    for _ in 0..2 {
+        assert!(report(keep).was_so);
+        assert_eq!(held(), before);
+    }
+    report(RemoteRequest::Wake { patience: PATIENCE });
+    assert_eq!((held(), memory.to_vec().expect("awake")), (before, vec![7; 3 << 20]));
+}
+
 /// Whoever asks knows nothing of the program's tags.
 #[test]
 fn z10_a_request_to_wake_leaves_asleep_what_the_program_itself_put_to_sleep() {

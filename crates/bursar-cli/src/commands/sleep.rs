@@ -64,6 +64,9 @@ pub(crate) struct Asked {
     name: String,
     /// `asleep` or `awake`.
     state: &'static str,
+    /// True if it was so before: then only its place was kept.
+    #[serde(skip)]
+    was_so: bool,
     devices: Vec<AskedDevice>,
     /// The time that the command waited.
     seconds: f64,
@@ -123,11 +126,12 @@ fn ask(pid: u32, request: RemoteRequest, state: &'static str) -> Result<Asked, F
         was_so &= report.was_so;
         devices.push(AskedDevice::new(&ledger, &report));
     }
-    if was_so {
+    let keeps_place = matches!(request, RemoteRequest::Sleep { keep_place: true, .. });
+    if was_so && !keeps_place {
         let message = format!("{} (pid {pid}) is {state} already: nothing was done", printable(&name));
         return Err(Failure::Process { message, hint: STATE_HINT, status: 1 });
     }
-    Ok(Asked { pid, name, state, devices, seconds: began.elapsed().as_secs_f64() })
+    Ok(Asked { pid, name, state, was_so, devices, seconds: began.elapsed().as_secs_f64() })
 }
 
 /// The time that a program has to answer beyond what it may wait.
@@ -230,7 +234,10 @@ fn finish(
             _ => {}
         }
         let message = match (has_begun, is_stopped(pid)) {
-            (true, _) => {
+            (true, true) => {
+                format!("{name} (pid {pid}) has begun and is stopped: it finishes what it moves once it is continued")
+            }
+            (true, false) => {
                 format!("{name} (pid {pid}) has begun and was told that nobody waits: it finishes what it moves")
             }
             (false, true) => format!("{name} (pid {pid}) is stopped, and was not put to sleep or woken"),
@@ -306,7 +313,11 @@ impl AskedDevice {
 impl Show for Asked {
     fn show(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let is_asleep = self.state == "asleep";
-        writeln!(out, "{} (pid {}) is {}", printable(&self.name), self.pid, self.state)?;
+        let name = printable(&self.name);
+        if self.was_so {
+            return writeln!(out, "{name} (pid {}) is {} already, and its place is kept", self.pid, self.state);
+        }
+        writeln!(out, "{name} (pid {}) is {}", self.pid, self.state)?;
         for device in &self.devices {
             let (moved, copied) = (Bytes(device.moved), Bytes(device.copied));
             let name = printable(&device.name);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) const TRIALS: &[Named] = &[
     ("z10_a_program_is_put_to_sleep_and_woken_by_another_process", a_program_is_put_to_sleep_and_woken),
     ("z10_whoever_keeps_his_place_stays_charged", whoever_keeps_his_place_stays_charged),
+    ("z8_a_place_is_taken_for_what_sleeps_already", a_place_is_taken_for_what_sleeps_already),
     ("z10_people_are_told_how_much_went_where", people_are_told_how_much_went_where),
     ("z10_what_cannot_be_asked_is_refused_by_name", what_cannot_be_asked_is_refused_by_name),
     ("z10_work_under_way_is_waited_for", work_under_way_is_waited_for),
@@ -88,10 +89,24 @@ fn what_cannot_be_asked_is_refused_by_name(rig: &Rig) {
     assert_eq!(program.say("state"), "awake");
 }
 
+fn a_place_is_taken_for_what_sleeps_already(rig: &Rig) {
+    let mut program = rig.start(8);
+    rig.asked("sleep", &program, &[]);
+    rig.wait_until("away", |reading| reading.held == Bytes::ZERO);
+    for _ in 0..2 {
+        let kept = rig.ask("sleep", &program, &["--keep-place"]);
+        assert!(kept.status.success(), "{}", text(&kept.stderr));
+        assert!(text(&kept.stdout).contains("is asleep already, and its place is kept"), "{}", text(&kept.stdout));
+        rig.wait_until("kept", |reading| reading.held == Bytes::mib(8));
+    }
+    rig.asked("wake", &program, &[]);
+    assert_eq!(program.say("check"), "right");
+}
+
 fn work_under_way_is_waited_for(rig: &Rig) {
     let mut program = rig.start(8);
     assert_eq!(program.say("work"), "working");
-    failed(&rig.ask("sleep", &program, &["--timeout", "0.05"]), 1, "stay awake");
+    failed(&rig.ask("sleep", &program, &["--timeout", "0.05"]), 1, "1 stretch of work stays awake");
     assert_eq!(program.say("rest"), "rested");
     assert_eq!(program.say("state"), "awake");
 

@@ -62,7 +62,8 @@ impl SleepOptions {
         self
     }
 
-    /// Gives the call an identity, by which [what it puts to sleep](WakeOptions::slept_by) is woken. It is of one call.
+    /// Gives the call an identity, by which [what it puts to sleep](WakeOptions::slept_by) is woken, with that of other calls that were
+    /// given the same one.
     ///
     /// ```
     /// # use bursar::Result;
@@ -200,10 +201,6 @@ impl Gpu {
     /// Returns whether the memory of the device's pools sleeps, and how much of it.
     pub fn sleep_reading(&self) -> SleepReading {
         let readings = self.context().sleepers().into_iter().map(|sleeper| sleeper.sleep_reading());
-        readings.fold(SleepReading::default(), |sum, of| SleepReading {
-            state: sum.state.max(of.state),
-            asleep: sum.asleep.saturating_add(of.asleep),
-            on_host: sum.on_host.saturating_add(of.on_host),
-        })
+        readings.reduce(SleepReading::and).unwrap_or_default()
     }
 }

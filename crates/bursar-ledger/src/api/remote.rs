@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 /// The interval at which whoever asks looks whether the process is alive and listens.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// The longest time that the end of a request waits to be read before another is made, and the time between two looks.
+const UNREAD_FOR: Duration = Duration::from_secs(1);
+const LOOK_EVERY_UNREAD: Duration = Duration::from_millis(1);
+
 /// The readiness of a process to be asked by others. Dropping it ends that.
 ///
 /// ```
@@ -92,7 +96,7 @@ impl RemoteCall {
             if book::Book::<crate::storage::MappedWords>::is_under_way(self.key, word) && !left.is_zero() {
                 book.words().wait(at, word, Some(left.min(LOOK_EVERY)));
             }
-            let state = match attachment.with_lock(LockWait::Usual, |locked| locked.request_state(self.key)) {
+            let state = match attachment.with_lock(LockWait::Usual, |locked| locked.read_request(self.key)) {
                 Ok(state) => state,
                 Err(error) if error.is_lock_unavailable() && !left.is_zero() => continue,
                 Err(error) => return Some(Err(error.into())),
@@ -104,6 +108,10 @@ impl RemoteCall {
                 RequestState::Asked | RequestState::Taken if left.is_zero() => return None,
                 RequestState::Asked | RequestState::Taken => {}
                 RequestState::Ended(end) => return Some(read_end(end, self.pid, &self.name)),
+                RequestState::Withdrawn => return Some(Err(RemoteError::Withdrawn { pid: self.pid })),
+                RequestState::Overtaken => {
+                    return Some(Err(RemoteError::Overtaken { pid: self.pid, name: self.name.clone() }));
+                }
                 RequestState::Gone => return Some(Err(RemoteError::Ended { pid: self.pid })),
             }
         }
@@ -169,26 +177,31 @@ impl Ledger {
         self.attachment.is_given_up_now()
     }
 
-    /// Asks the process of that number to put its memory to sleep, or to wake it.
+    /// Asks the process of that number to put its memory to sleep, or to wake it. How the request before ended is left to whoever
+    /// made it for a second.
     pub fn ask(&self, pid: u32, request: RemoteRequest) -> Result<RemoteCall, RemoteError> {
         self.attachment.check_usable()?;
-        let request = request.in_words();
-        let asked = self.attachment.with_lock(LockWait::Usual, |locked| {
-            locked.reclaim_dead_processes();
-            let (all, listening) = locked.processes_of(pid.into());
-            match (all.as_slice(), listening.as_slice()) {
-                (&[], _) => Err(RemoteError::NotHere { pid }),
-                (&[slot, ..], &[]) | (_, &[slot]) => Ok((slot, locked.ask(slot, request))),
-                (_, listening) => Err(RemoteError::Ambiguous { pid, count: listening.len() }),
+        let (began, request) = (Instant::now(), request.in_words());
+        loop {
+            let overtakes = began.elapsed() >= UNREAD_FOR;
+            let asked = self.attachment.with_lock(LockWait::Usual, |locked| {
+                locked.reclaim_dead_processes();
+                let (all, listening) = locked.processes_of(pid.into());
+                match (all.as_slice(), listening.as_slice()) {
+                    (&[], _) => Err(RemoteError::NotHere { pid }),
+                    (&[slot, ..], &[]) | (_, &[slot]) => Ok((slot, locked.ask(slot, request, overtakes))),
+                    (_, listening) => Err(RemoteError::Ambiguous { pid, count: listening.len() }),
+                }
+            })?;
+            let (slot, asked) = asked?;
+            let (_, name) = self.attachment.name_of(slot);
+            match asked {
+                Ok(key) => return Ok(RemoteCall { ledger: self.clone(), key, pid, name }),
+                Err(AskRefusal::Gone) => return Err(RemoteError::Ended { pid }),
+                Err(AskRefusal::NotListening) => return Err(RemoteError::NotListening { pid, name }),
+                Err(AskRefusal::Busy) => return Err(RemoteError::Busy { pid, name }),
+                Err(AskRefusal::Unread) => std::thread::sleep(LOOK_EVERY_UNREAD),
             }
-        })?;
-        let (slot, asked) = asked?;
-        let (_, name) = self.attachment.name_of(slot);
-        match asked {
-            Ok(key) => Ok(RemoteCall { ledger: self.clone(), key, pid, name }),
-            Err(AskRefusal::Gone) => Err(RemoteError::Ended { pid }),
-            Err(AskRefusal::NotListening) => Err(RemoteError::NotListening { pid, name }),
-            Err(AskRefusal::Busy) => Err(RemoteError::Busy { pid, name }),
         }
     }
 }

@@ -62,6 +62,10 @@ pub enum RequestState {
     Taken,
     /// It has ended.
     Ended(RequestEnd),
+    /// It was withdrawn before the process looked at it.
+    Withdrawn,
+    /// It has ended, and another was made before anybody read how.
+    Overtaken,
     /// The process has ended, or left the ledger.
     Gone,
 }
@@ -75,6 +79,8 @@ pub enum AskRefusal {
     NotListening,
     /// Another request is under way.
     Busy,
+    /// Another request has ended, and who made it has not read how.
+    Unread,
 }
 
 /// Returns the word of who asks, from its slot and the state of that slot.
@@ -93,6 +99,11 @@ impl<W: Words> LockedBook<'_, W> {
 
     fn is_alive(&self, slot: usize) -> bool {
         slot == self.book.slot || self.book.words.alive(slot)
+    }
+
+    /// Returns whether a living process has a slot.
+    fn is_there(&self, slot: usize) -> bool {
+        self.process_state(slot) & process::OCCUPIED != 0 && self.is_alive(slot)
     }
 
     fn asker_of(&self, slot: usize) -> u64 {
@@ -122,12 +133,10 @@ impl<W: Words> LockedBook<'_, W> {
         (all, listening)
     }
 
-    /// Makes a request of the process in a slot, and wakes the process.
-    pub fn ask(&mut self, slot: usize, request: ProcessRequest) -> Result<RequestKey, AskRefusal> {
-        let is_there = slot < self.book.layout.processes
-            && self.process_state(slot) & process::OCCUPIED != 0
-            && self.is_alive(slot);
-        if !is_there {
+    /// Makes a request of the process in a slot, and wakes the process. With `overtakes` also where it is not known how the last
+    /// one ended, which its asker may never read: it may be stopped.
+    pub fn ask(&mut self, slot: usize, request: ProcessRequest, overtakes: bool) -> Result<RequestKey, AskRefusal> {
+        if slot >= self.book.layout.processes || !self.is_there(slot) {
             return Err(AskRefusal::Gone);
         }
         let row = self.book.layout.process_at(slot);
@@ -138,6 +147,9 @@ impl<W: Words> LockedBook<'_, W> {
         match word & STATES {
             TAKEN => return Err(AskRefusal::Busy),
             ASKED if self.has_living_asker(slot) => return Err(AskRefusal::Busy),
+            DONE if word & WITHDRAWN == 0 && !overtakes && self.has_living_asker(slot) => {
+                return Err(AskRefusal::Unread);
+            }
             _ => {}
         }
         let number = (word / NUMBER).wrapping_add(1) & ((1 << 48) - 1);
@@ -188,13 +200,21 @@ impl<W: Words> LockedBook<'_, W> {
         self.wake_on_unlock(at);
     }
 
-    /// Returns how a request stands.
-    pub fn request_state(&self, key: RequestKey) -> RequestState {
+    /// Returns how a request stands; once it has ended, another may be made.
+    pub fn read_request(&mut self, key: RequestKey) -> RequestState {
+        let state = self.request_state(key);
+        if matches!(state, RequestState::Ended(_)) {
+            self.withdraw_from(key.slot);
+        }
+        state
+    }
+
+    fn request_state(&self, key: RequestKey) -> RequestState {
         let (row, word) = (self.book.layout.process_at(key.slot), self.get(self.request_at(key.slot)));
         match word & STATES {
-            _ if word / NUMBER != key.number => RequestState::Gone,
-            NONE => RequestState::Gone,
-            ASKED | TAKEN if !self.is_alive(key.slot) => RequestState::Gone,
+            NONE | ASKED | TAKEN if !self.is_there(key.slot) => RequestState::Gone,
+            _ if word / NUMBER != key.number => RequestState::Overtaken,
+            NONE => RequestState::Withdrawn,
             ASKED => RequestState::Asked,
             TAKEN => RequestState::Taken,
             _ => RequestState::Ended(RequestEnd {
@@ -229,7 +249,7 @@ impl<W: Words> LockedBook<'_, W> {
         let word = self.get(at);
         match word & STATES {
             ASKED => self.set(at, word & !STATES),
-            TAKEN => self.set(at, word | WITHDRAWN),
+            TAKEN | DONE if word & WITHDRAWN == 0 => self.set(at, word | WITHDRAWN),
             _ => return,
         }
         self.finish();

@@ -11,6 +11,7 @@ use super::driver_calls;
 use bursar_core::{Bytes, DeviceContext, DevicePtr, Error, HostMemory, HostStore, Result, Stream};
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const AHEAD: usize = 1;
 
 /// The shortest piece of host memory, so that a little more than before fits into what was pinned then.
 const SHORTEST: u64 = 2 << 20;
+
+/// The longest: no device has as much.
+const LONGEST: u64 = 1 << 62;
 
 /// The number of times that a stream is waited for which cannot be, and the pause between.
 const WAIT_ATTEMPTS: u32 = 1000;
@@ -60,7 +64,7 @@ impl ContentsPlan {
     /// ranges, the ranges of the plan that are its own are returned too.
     pub(super) fn new(frames: &[Vec<Range<u64>>], piece: Bytes) -> (Self, Vec<Range<usize>>) {
         let total: u64 = frames.iter().flatten().map(|range| range.end - range.start).sum();
-        let longest = piece.get().max(SHORTEST).next_multiple_of(SHORTEST);
+        let longest = piece.get().clamp(SHORTEST, LONGEST).next_multiple_of(SHORTEST);
         let mut plan = Self::default();
         let (mut left, mut used, mut of_frames) = (total, 0, Vec::with_capacity(frames.len()));
         for frame in frames {
@@ -110,12 +114,15 @@ impl ContentsPlan {
     }
 }
 
+/// Lends host memory. A store that panics has failed like any other: what was to sleep is awake.
 fn lend(store: &dyn HostStore, len: u64) -> Result<Box<dyn HostMemory>> {
     let bytes = usize::try_from(len).map_err(|_| Error::InvalidSize { requested: len })?;
-    let piece = store.lend(bytes)?;
-    match piece.host_len() {
-        found if found >= bytes => Ok(piece),
-        found => Err(Error::SizeMismatch { expected: bytes, found }),
+    let lend = || store.lend(bytes).map(|piece| (piece.host_len(), piece));
+    match catch_unwind(AssertUnwindSafe(lend)) {
+        Ok(Ok((found, piece))) if found >= bytes => Ok(piece),
+        Ok(Ok((found, _))) => Err(Error::SizeMismatch { expected: bytes, found }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::InvalidValue { what: "the host store panicked" }),
     }
 }
 

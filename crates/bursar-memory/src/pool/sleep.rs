@@ -457,7 +457,7 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
         let mut lists = self.state.lists();
         let (is_moving, is_whole, is_awake) =
             (lists.asleep.is_moving(), lists.asleep.is_whole(), lists.asleep.is_empty());
-        let needed = asleep.frames.iter().map(|set| set.needed(&mut lists)).fold(Bytes::ZERO, Bytes::saturating_add);
+        let (needed, on_host) = asleep.needed_and_on_host(&mut lists);
         drop(lists);
         let state = match () {
             () if is_moving => SleepState::Moving,
@@ -465,7 +465,6 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
             () if is_awake => SleepState::Awake,
             () => SleepState::Partly,
         };
-        let on_host = asleep.frames.iter().map(|set| set.contents.on_host()).fold(Bytes::ZERO, Bytes::saturating_add);
         SleepReading { state, asleep: needed, on_host }
     }
 }

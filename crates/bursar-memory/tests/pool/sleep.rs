@@ -6,8 +6,8 @@ use crate::rig::{FRAME, Rig, small};
 use bursar_conformance::sleep::Heap;
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper,
-    WakeRequest, interruptible, tag,
+    Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, HostMemory, HostStore, Layer, Result,
+    SleepReading, SleepRequest, SleepState, Sleeper, WakeRequest, interruptible, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
 use bursar_sim::Sim;
@@ -169,12 +169,14 @@ fn z8_whoever_keeps_his_place_wakes_without_being_refused_and_others_wait() {
 
     one.sleep(&Heap, &SleepRequest::default()).expect("asleep");
     let taken = other.allocate(32 << 20, 256, stream, tag!("other")).expect("room");
+    let sleeping = one.sleep_reading();
     std::thread::scope(|scope| {
         let waking =
             scope.spawn(|| one.wake(&WakeRequest { patience: Duration::from_secs(60), ..WakeRequest::default() }));
         while one.sleep_reading().state != SleepState::Moving {
             std::thread::yield_now();
         }
+        assert_eq!(one.sleep_reading(), SleepReading { state: SleepState::Moving, ..sleeping });
         other.deallocate(taken, stream).expect("its own");
         context.synchronize(stream).expect("the device works");
         other.trim(Bytes::ZERO);
@@ -290,6 +292,39 @@ fn z6_a_frame_that_only_tags_asleep_share_goes_and_what_slept_before_is_saved() 
             rig.expect(&blocks[1], 9, stream);
         }
         blocks.into_iter().for_each(|block| rig.free(block));
+        rig.finish();
+    }
+}
+
+/// A store that panics when it is asked for the nth time.
+#[derive(Debug)]
+struct Panics(AtomicU64);
+
+impl HostStore for Panics {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        assert!(self.0.fetch_sub(1, SeqCst) > 1, "a store that panics");
+        Heap.lend(bytes)
+    }
+}
+
+#[test]
+fn z7_a_pool_is_awake_after_a_store_has_panicked() {
+    for nth in [1, 2] {
+        let rig = Rig::new(Sim::seeded(nth), 64, &PagePool::default());
+        let stream = rig.stream();
+        let block = rig.allocate(5 * FRAME, stream);
+        rig.fill(&block, 7, stream);
+        let held = rig.pool.held();
+        let pieces = SleepRequest { piece: Bytes(FRAME), ..SleepRequest::default() };
+        rig.pool.sleep(&Panics(AtomicU64::new(nth)), &pieces).expect_err("the store panics");
+        assert_eq!((asleep(&rig), rig.pool.held(), rig.budget.charged_bytes()), (SleepState::Awake, held, held));
+        // As long as a piece may be.
+        let longest = SleepRequest { piece: Bytes(u64::MAX), ..SleepRequest::default() };
+        rig.pool.sleep(&Heap, &longest).expect("asleep");
+        rig.pool.wake(&WakeRequest::default()).expect("awake");
+        rig.expect(&block, 7, stream);
+        rig.context.synchronize(stream).expect("the device works");
+        rig.free(block);
         rig.finish();
     }
 }

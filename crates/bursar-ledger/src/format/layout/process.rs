@@ -35,7 +35,7 @@
 //! ```text
 //!  bits        contents
 //!   0 …  1     NONE 0, ASKED 1, TAKEN 2 or DONE 3
-//!   2          WITHDRAWN: who asked has ended, or does not wait any more
+//!   2          WITHDRAWN: who asked has ended, or does not wait any more; once it is DONE, also that its end was read
 //!   3          WAKE: the memory of the process is to wake; otherwise it is to sleep
 //!   4          KEEP_PLACE: what sleeps stays charged
 //!   8 … 55     the number of the request: how many were made of this slot, whoever had it

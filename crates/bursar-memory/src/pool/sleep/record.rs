@@ -96,9 +96,18 @@ impl SleepRecord {
 pub(super) struct SleepLists {
     pub(super) ranges: Vec<SleepingRanges>,
     pub(super) frames: Vec<SleepingFrames>,
+    /// The memory that waking takes, and that contents lie in, of frames that are being woken.
+    pub(super) waking: (Bytes, Bytes),
 }
 
 impl SleepLists {
+    /// Returns the device memory that waking takes, and the host memory that contents lie in.
+    pub(super) fn needed_and_on_host(&self, lists: &mut FreeLists) -> (Bytes, Bytes) {
+        self.frames.iter().fold(self.waking, |(needed, on_host), set| {
+            (needed.saturating_add(set.needed(lists)), on_host.saturating_add(set.contents.on_host()))
+        })
+    }
+
     /// Returns the numbers of the ranges that are meant.
     pub(super) fn numbers(&self, which: Which<'_>) -> BTreeSet<u64> {
         let is_meant = |ranges: &&SleepingRanges| match which {

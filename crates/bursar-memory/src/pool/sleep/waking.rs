@@ -132,6 +132,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     pub(super) fn wake_those(&self, which: Which<'_>, patience: Duration) -> Result<WakeReport> {
         self.free_awake_parts(true);
         let mut asleep = self.state.sleep.asleep();
+        asleep.waking = asleep.needed_and_on_host(&mut self.state.lists());
         let (numbers, whole, mut all) = (asleep.numbers(which), asleep.whole(), std::mem::take(&mut asleep.frames));
         drop(asleep);
         // Also what sleeps on gives up what it needs no more: a place may be kept for it.
@@ -147,7 +148,9 @@ impl<F: FrameSource> PagePoolResource<F> {
             self.end_sleep_of(if first { &whole } else { &numbers }, &all);
             Ok(woken)
         });
-        self.state.sleep.asleep().frames = all;
+        let mut asleep = self.state.sleep.asleep();
+        (asleep.frames, asleep.waking) = (all, Default::default());
+        drop(asleep);
         woken
     }
 
