@@ -10,7 +10,8 @@ use crate::sleep_rig::{Defect, SleepRig};
 use bursar_conformance::sleep::{Heap, SleepDefect};
 use bursar_core::{
     Access, Account, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, Error, Holder, HostMemory,
-    HostStore, Pattern, Result, SleepRequest, SleepState, Sleeper, Stream, Submission, TrackedBlock, WakeRequest, tag,
+    HostStore, Pattern, Result, SleepRequest, SleepRequestId, SleepState, Sleeper, Stream, Submission, TrackedBlock,
+    WakeRequest, tag,
 };
 use bursar_memory::PagePool;
 use bursar_sim::Random;
@@ -26,6 +27,8 @@ struct Live {
     value: Option<u8>,
     at: Stream,
     is_asleep: bool,
+    /// The request that put it to sleep last.
+    by: Option<SleepRequestId>,
 }
 
 fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
@@ -53,6 +56,9 @@ struct Program<'a> {
     live: Vec<Live>,
     /// Set while everything sleeps.
     is_whole: bool,
+    /// The request that put everything to sleep last, and the latest of all.
+    whole_by: Option<SleepRequestId>,
+    requests: Vec<SleepRequestId>,
     /// Set where all that sleeps has its place.
     has_place: bool,
     /// The tags of which all that sleeps by itself has its place.
@@ -75,6 +81,8 @@ impl<'a> Program<'a> {
             streams,
             live,
             is_whole: false,
+            whole_by: None,
+            requests: Vec::new(),
             has_place: false,
             placed: BTreeSet::new(),
             others,
@@ -101,7 +109,7 @@ impl<'a> Program<'a> {
     }
 
     fn step(&mut self) {
-        match self.random.below(34) {
+        match self.random.below(37) {
             0..9 => self.allocate(),
             9..16 => self.use_one(),
             16..22 => self.free(),
@@ -114,6 +122,7 @@ impl<'a> Program<'a> {
             27 | 28 => self.wake(None),
             29 => self.wake(Some(self.tag())),
             30 => self.take_of_purse(),
+            34..37 => self.wake_request(),
             _ => drop(self.rig.sim.step()),
         }
     }
@@ -143,7 +152,7 @@ impl<'a> Program<'a> {
                 assert!(self.live.iter().all(apart), "the addresses of what sleeps are nobody else's");
                 let value = self.random.below(256) as u8;
                 self.rig.fill(&block, value, stream);
-                self.live.push(Live { block, value: Some(value), at: stream, is_asleep: false });
+                self.live.push(Live { block, value: Some(value), at: stream, is_asleep: false, by: None });
             }
             Err(Error::Asleep { .. }) => assert!(self.is_whole, "only a sleeping pool says so"),
             Err(refused) if refused.is_capacity() => self.free(),
@@ -223,12 +232,17 @@ impl<'a> Program<'a> {
         self.places_max = self.places_max.saturating_add(report.released);
         for (nth, live) in self.live.iter_mut().enumerate() {
             let is_meant = !whole_before && tags.is_none_or(|tags| tags.contains(&live.block.tag()));
-            if is_meant && !live.is_asleep && gives_up(nth) {
-                live.value = None;
+            if is_meant && !live.is_asleep {
+                live.value = live.value.filter(|_| !gives_up(nth));
+                live.by = Some(request.id);
             }
             live.is_asleep |= is_meant;
         }
+        if tags.is_none() && !whole_before {
+            self.whole_by = Some(request.id);
+        }
         self.is_whole |= tags.is_none();
+        self.requests.push(request.id);
         assert_eq!(self.asleep(), self.live.iter().map(|live| live.is_asleep).collect::<Vec<_>>());
         if self.is_whole {
             assert_eq!(self.rig.pool.held(), Bytes::ZERO, "{report:?}");
@@ -309,6 +323,47 @@ impl<'a> Program<'a> {
                 self.live.iter_mut().for_each(|live| live.is_asleep = refused(live));
             }
         }
+        self.assert_charged();
+    }
+
+    /// Wakes what one of the latest requests put to sleep, and nothing else.
+    fn wake_request(&mut self) {
+        let latest = &self.requests[self.requests.len().saturating_sub(4)..];
+        let Some(&id) = latest.get(self.random.below(4) as usize) else { return };
+        let before = self.rig.pool.sleep_reading();
+        let woken = self.rig.pool.wake(&WakeRequest { slept_by: Some(id), ..WakeRequest::default() });
+        let is_beside = self.is_whole && self.whole_by != Some(id);
+        match woken {
+            Ok(report) => {
+                let after = self.rig.pool.sleep_reading();
+                assert_eq!(
+                    report.taken.saturating_add(after.asleep),
+                    before.asleep,
+                    "waking takes what was said before"
+                );
+                let mut own = self.live.iter_mut().filter(|live| live.is_asleep && live.by == Some(id));
+                match is_beside {
+                    true => assert!(own.next().is_none(), "all of it wakes first"),
+                    false => {
+                        own.for_each(|live| live.is_asleep = false);
+                        self.is_whole = false;
+                    }
+                }
+            }
+            Err(Error::Asleep { .. }) => assert!(is_beside, "all of it wakes first"),
+            Err(refused) => {
+                assert!(refused.is_capacity(), "{refused}");
+                self.is_whole = self.rig.state() == SleepState::Asleep;
+                let asleep = self.asleep();
+                self.live.iter_mut().zip(asleep).for_each(|(live, is_asleep)| live.is_asleep = is_asleep);
+            }
+        }
+        assert_eq!(self.asleep(), self.live.iter().map(|live| live.is_asleep).collect::<Vec<_>>());
+        if !is_beside {
+            self.places_max = self.places_max.min(before.asleep);
+        }
+        self.has_place = false;
+        self.placed.clear();
         self.assert_charged();
     }
 
