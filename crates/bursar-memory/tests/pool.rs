@@ -35,6 +35,8 @@ mod sleep_faults;
 mod sleep_programs;
 #[path = "pool/sleep_rig.rs"]
 mod sleep_rig;
+#[path = "pool/sleep_uses.rs"]
+mod sleep_uses;
 #[path = "pool/stalls.rs"]
 mod stalls;
 #[path = "pool/streams.rs"]
