@@ -150,20 +150,23 @@ def _tell_of_launches(torch: Any) -> None:
     A graph is neither captured nor launched while everything sleeps: PyTorch then writes memory of the pool itself.
     """
     graph, stream_of = torch.cuda.CUDAGraph, torch._C._cuda_getCurrentRawStream
-    begin, launch = graph.capture_begin, graph.replay
+    begin, launch, launches = graph.capture_begin, graph.replay, _native.torch_launches
 
     def capture_begin(self: Any, *arguments: Any, **keywords: Any) -> None:
         """Begin capturing CUDA work on the current stream."""
-        _native.torch_check_awake(torch.cuda.current_device())
+        device = torch.cuda.current_device()
+        _native.torch_check_awake(device)
         begin(self, *arguments, **keywords)
+        # It is launched on this device, whichever is current.
+        self._bursar_device = device
 
     def replay(self: Any) -> None:
         """Replay the CUDA work captured by this graph."""
-        _native.torch_check_awake(torch.cuda.current_device())
-        streams = [(device, stream_of(device)) for device in _native.torch_devices()]
-        ending = [stream for stream in streams if _native.torch_launched(*stream)]
+        device = getattr(self, "_bursar_device", 0)
+        stream = stream_of(device)
+        is_to_be_told = launches(device, stream)
         launch(self)
-        for device, stream in ending:
+        if is_to_be_told:
             _native.torch_launched_of(device, stream, self.pool())
 
     graph.capture_begin, graph.replay = capture_begin, replay

@@ -87,9 +87,8 @@ mod _native {
     use super::tags::Tag;
     #[pymodule_export]
     use super::torch::{
-        torch_blocks, torch_check_awake, torch_check_captures, torch_counts, torch_devices, torch_fraction,
-        torch_functions, torch_launched, torch_launched_of, torch_ranges, torch_reset_peaks, torch_reset_totals,
-        torch_uses_stream,
+        torch_blocks, torch_check_awake, torch_check_captures, torch_counts, torch_fraction, torch_functions,
+        torch_launched_of, torch_launches, torch_ranges, torch_reset_peaks, torch_reset_totals, torch_uses_stream,
     };
     #[pymodule_export]
     use super::torch_refusal::torch_observe_refusals;

@@ -188,18 +188,18 @@ pub(crate) fn torch_check_captures() -> Result<(), Failure> {
     devices.into_iter().try_for_each(|(number, device)| torch_capture::check_none_is_captured(device, number))
 }
 
-/// Returns the numbers of the devices that the pool has memory of.
-#[pyfunction]
-pub(crate) fn torch_devices() -> Vec<u32> {
-    let numbered = pool::current().into_iter().flat_map(pool::Pool::numbered);
-    numbered.map(|(number, _)| number).collect()
-}
-
 /// Fails if all memory of a device sleeps: what PyTorch needs for any graph is in it, and is written when one is captured or
 /// launched.
 #[pyfunction]
 pub(crate) fn torch_check_awake(device: u32) -> Result<(), Failure> {
-    let Some(opened) = pool::opened(device).filter(|device| device.context.has_asleep()) else { return Ok(()) };
+    pool::opened(device).map_or(Ok(()), |opened| check_awake(opened, device))
+}
+
+#[inline]
+fn check_awake(opened: &PoolDevice, device: u32) -> Result<(), Failure> {
+    if !opened.context.has_asleep() {
+        return Ok(());
+    }
     let sleepers = opened.context.sleepers();
     match sleepers.iter().any(|sleeper| sleeper.sleep_reading().state == SleepState::Asleep) {
         true => Err(Error::Asleep { device: DeviceId(device), what: "the pool", is_moving: false }.into()),
@@ -207,13 +207,12 @@ pub(crate) fn torch_check_awake(device: u32) -> Result<(), Failure> {
     }
 }
 
-/// Remembers that graphs are launched on a stream, which their memory then goes back after; returns true where each launch
-/// has to be [told](torch_launched_of), because nobody says when the stream ends.
+/// Remembers that a graph is about to be launched on a stream, which its memory then goes back after. Returns true where the launch
+/// has to be [told](torch_launched_of) too, because nobody says when the stream ends; fails if all memory sleeps.
 #[pyfunction]
-pub(crate) fn torch_launched(device: u32, stream: u64) -> Result<bool, Failure> {
-    if pool::is_forked() || pool::opened(device).is_none() {
-        return Ok(false);
-    }
+pub(crate) fn torch_launches(device: u32, stream: u64) -> Result<bool, Failure> {
+    let Some(opened) = pool::opened(device).filter(|_| !pool::is_forked()) else { return Ok(false) };
+    check_awake(opened, device)?;
     let found = pool_requests::find(device, stream, Life::Lasting)?;
     found.leave();
     Ok(found.is_guest)

@@ -32,6 +32,8 @@ pub(super) struct FreeLists {
     pub(super) asleep: Asleep,
     /// The number of operations being carried out that have memory out of the lists.
     pub(super) in_flight: u32,
+    /// The number of those that unmap addresses which frames have left: these frames are mapped in two places.
+    pub(super) unmapping: u32,
     pub(super) open_lane_count: usize,
     /// The length from which on a request takes the tightest fit, as of the last change of lanes or frames.
     tightest_from: u64,
@@ -85,6 +87,7 @@ impl FreeLists {
             asleep: Asleep::default(),
             tightest_from,
             in_flight: 0,
+            unmapping: 0,
             open_lane_count: 0,
             unasked: 0,
             look_at: 0,

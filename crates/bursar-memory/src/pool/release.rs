@@ -52,11 +52,13 @@ impl PoolState {
         outcome
     }
 
-    /// Unmaps the addresses that frames left which followed their streams, as far as those have passed them.
+    /// Unmaps the addresses that frames left which followed their streams, as far as those have passed them, and waits for other
+    /// threads that do: a frame which is given back must be mapped nowhere else.
     pub(super) fn unmap_vacated(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let mut vacated = {
             let mut lists = self.lists();
             lists.in_flight += 1;
+            lists.unmapping += 1;
             lists.take_passed_vacated()
         };
         let mut outcome = Ok(());
@@ -70,7 +72,17 @@ impl PoolState {
         }
         let mut lists = self.lists();
         lists.in_flight -= 1;
+        lists.unmapping -= 1;
         vacated.into_iter().for_each(|still| lists.space.vacate(still));
+        if self.sleep.is_of_parent() {
+            // The threads that did are not here.
+            lists.unmapping = 0;
+        }
+        while lists.unmapping > 0 {
+            drop(lists);
+            std::thread::yield_now();
+            lists = self.lists();
+        }
         outcome
     }
 

@@ -49,7 +49,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     fn begin_move(&self) -> Result<Moving<'_, F>> {
-        if self.state.sleep.process != std::process::id() {
+        if self.state.sleep.is_of_parent() {
             // The frames are the parent's, and locks may be held by threads that are not here.
             return Err(Error::Forked);
         }

@@ -4,6 +4,9 @@ use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, DeviceBlock, Holder, Status, Stream};
 use bursar_sim::{Call, Random, Sim, Stall};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Blocks on one stream that is stalled, every other of which was freed behind work on it.
@@ -151,6 +154,48 @@ fn p3_addresses_that_were_left_side_by_side_are_unmapped_at_once() {
         assert_eq!(rig.driver_held(), Bytes::ZERO);
         rig.finish();
     }
+}
+
+/// One thread unmaps addresses that frames have left, while another trims: the frames are mapped in two places until the first has.
+#[test]
+fn p3_a_frame_goes_back_only_once_no_thread_has_it_mapped_elsewhere() {
+    let (rig, hooked) = Rig::hooked(4, 12, &small());
+    let stream = rig.stream();
+    let mut blocks: Vec<_> = (0..7).map(|_| Some(rig.allocate(FRAME, stream))).collect();
+    let stall = rig.stall(stream);
+    for nth in [1, 3, 5] {
+        rig.free(blocks[nth].take().expect("it is freed once"));
+    }
+    rig.free(rig.allocate(3 * FRAME, stream));
+    drop(stall);
+    rig.sim.settle();
+    let (tell, told) = channel();
+    let (end, ended) = channel();
+    let (ended, faults) = (Mutex::new(ended), rig.faults.clone());
+    let released = Arc::new(OnceLock::new());
+    hooked.set({
+        let (released, is_first) = (released.clone(), AtomicBool::new(true));
+        move |call| {
+            if call == "pages_unmap" && is_first.swap(false, SeqCst) {
+                tell.send(()).expect("somebody listens");
+                // Whoever waits for this does not end.
+                _ = ended.lock().expect("no panic").recv_timeout(Duration::from_millis(300));
+                released.set(faults.calls(Call::PagesRelease)).expect("it is the first");
+            }
+        }
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| rig.pool.reap().expect("the device works"));
+        told.recv().expect("it unmaps");
+        rig.pool.trim(Bytes::ZERO);
+        _ = end.send(());
+    });
+    assert_eq!(released.get(), Some(&0), "frames that are mapped in two places");
+    blocks.into_iter().flatten().for_each(|block| rig.free(block));
+    rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+    rig.pool.trim(Bytes::ZERO);
+    assert_eq!(rig.driver_held(), Bytes::ZERO);
+    rig.finish();
 }
 
 /// Whichever call of a growth fails, and whichever fails while that is undone, nothing is lost.

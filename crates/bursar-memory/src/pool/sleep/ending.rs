@@ -10,7 +10,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Ends all sleeps of a pool that is dropped, and takes no memory for them: places and host memory go back, and what was freed
     /// asleep is free in the frames that stayed, which are the pool's as any other from here on.
     pub(in super::super) fn end_sleeps(&self) {
-        if !self.state.sleep.is_any() || self.state.sleep.process != std::process::id() {
+        if !self.state.sleep.is_any() || self.state.sleep.is_of_parent() {
             return;
         }
         let mut asleep = self.state.sleep.asleep();

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(in super::super) struct SleepRecord {
     /// The process whose memory it is.
-    pub(super) process: u32,
+    process: u32,
     /// Read on the long path; written with the free lists locked.
     level: AtomicU8,
     /// The grants under way that a driver which listens is told of.
@@ -49,6 +49,11 @@ impl Default for SleepRecord {
 }
 
 impl SleepRecord {
+    /// Returns whether this process was forked off the one whose memory it is.
+    pub(in super::super) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Returns whether anything sleeps, or is about to.
     pub(in super::super) fn is_any(&self) -> bool {
         self.level.load(SeqCst) != AWAKE
