@@ -50,6 +50,8 @@ def enable() -> None:
                 "bursar.torch.pool() for a part of the program"
             ) from error
         _given["current"] = allocator
+        # Without it, PyTorch says so where it asks.
+        _native.torch_answer_workspaces()
         _restore(torch)
         _tell_of_streams(torch)
         _tell_of_launches(torch)

@@ -46,6 +46,7 @@ mod torch;
 mod torch_capture;
 mod torch_filter;
 mod torch_refusal;
+mod torch_workspace;
 mod waiting;
 
 use pyo3::pymodule;
@@ -92,6 +93,8 @@ mod _native {
     };
     #[pymodule_export]
     use super::torch_refusal::torch_observe_refusals;
+    #[pymodule_export]
+    use super::torch_workspace::torch_answer_workspaces;
     #[pymodule_export]
     use super::waiting::Waiting;
 }

@@ -188,13 +188,13 @@ impl Runtime {
 }
 
 /// Returns the handle of a library that the process has loaded, or of the whole process.
-fn loaded(name: &CStr) -> *mut c_void {
+pub(crate) fn loaded(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with a zero; a library that is not there is not loaded.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW as c_int) }
 }
 
 /// Returns the address of a symbol; null where it is not there.
-fn symbol(library: *mut c_void, name: &CStr) -> *const c_void {
+pub(crate) fn symbol(library: *mut c_void, name: &CStr) -> *const c_void {
     if library.is_null() {
         return std::ptr::null();
     }

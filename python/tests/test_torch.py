@@ -748,6 +748,17 @@ def test_y4_a_graph_computes_what_it_captured() -> None:
 
 
 @pytest.mark.kernels
+def test_y4_cudnn_is_told_how_large_a_workspace_it_could_have() -> None:
+    torch.manual_seed(1)
+    layer, images = torch.nn.Conv2d(32, 64, 3).cuda(), torch.randn(16, 32, 56, 56, device="cuda")
+    expected = layer(images).detach()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        assert torch.allclose(layer(images).detach(), expected, rtol=1e-2, atol=1e-2)
+    del layer, images, expected
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.kernels
 @pytest.mark.parametrize("recorded", [True, False])
 def test_y4_a_tensor_freed_while_another_stream_reads_it_is_not_overwritten(recorded: bool) -> None:
     """With ``record_stream`` the pool knows; without it, the reader was made to wait for nobody and waits itself."""
