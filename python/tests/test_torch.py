@@ -748,6 +748,76 @@ def test_y4_a_graph_computes_what_it_captured() -> None:
 
 
 @pytest.mark.kernels
+@pytest.mark.parametrize("captures", [True, False])
+def test_y4_threads_that_allocate_launch_and_trim_at_once_meet_only_their_own_contents(captures: bool) -> None:
+    """Near the limit frames go back and are moved all the time, while two threads launch and one trims, and captures."""
+    said = run(
+        f"""
+import threading, time
+bursar.use_pool(limit="1GiB")
+bursar.torch.enable()
+SIZE, captures = 4 << 20, {captures}
+
+class Twice:
+    def __init__(self, given, added, **capture):
+        self.graph = torch.cuda.CUDAGraph() if captures else None
+        if self.graph:
+            with torch.cuda.graph(self.graph, **capture):
+                self.result = (given * 3 + added) + 1
+        self.given, self.added = given, added
+
+    def launch(self):
+        if self.graph:
+            self.graph.replay()
+            return self.result.clone()
+        return (self.given * 3 + self.added) + 1
+
+def zeros():
+    return torch.zeros(SIZE, dtype=torch.int32, device="cuda")
+
+streams = [torch.cuda.Stream() for _ in range(3)]
+made = [Twice(zeros(), number) for number in range(2)]
+torch.cuda.synchronize()
+ends, wrong, rounds = time.monotonic() + 6, [], [0, 0, 0]
+
+def launch(number):
+    with torch.cuda.stream(streams[number]):
+        while time.monotonic() < ends and not wrong:
+            try:
+                value = rounds[number] % 1000
+                made[number].given.fill_(value)
+                found = made[number].launch()
+                streams[number].synchronize()
+                if int((found != 3 * value + number + 1).sum()):
+                    wrong.append("contents")
+            except torch.cuda.OutOfMemoryError:
+                continue
+            except BaseException as error:
+                wrong.append(repr(error))
+            rounds[number] += 1
+
+threads = [threading.Thread(target=launch, args=(number,)) for number in range(2)]
+[thread.start() for thread in threads]
+given = zeros()
+while time.monotonic() < ends and not wrong:
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        one = Twice(given, rounds[2] % 50, capture_error_mode="thread_local", stream=streams[2])
+        given.fill_(2)
+        if not bool((one.launch() == 7 + rounds[2] % 50).all()):
+            wrong.append("contents beside a capture")
+    except torch.cuda.OutOfMemoryError:
+        continue
+    rounds[2] += 1
+[thread.join() for thread in threads]
+print(wrong, min(rounds) > 0)
+"""
+    )
+    assert said.split("\n")[0] == "[] True", said
+
+
+@pytest.mark.kernels
 def test_y4_cudnn_is_told_how_large_a_workspace_it_could_have() -> None:
     torch.manual_seed(1)
     layer, images = torch.nn.Conv2d(32, 64, 3).cuda(), torch.randn(16, 32, 56, 56, device="cuda")
