@@ -113,8 +113,7 @@ def fit(
     ``bursar run`` for workers that it starts.
 
     ``headroom`` is the fraction of the memory that may be used, 0.7 unless it is given, rounded down to millionths, of
-    which it is at least one. ``available`` says
-    what there is, whatever the machine says. ``devices`` are those that may be used; by default all of them.
+    which it is at least one. ``available`` says what there is, whatever the machine says. ``devices`` are those that may be used; by default all of them.
 
     Raises :class:`~bursar.OutOfMemory` if not even one worker fits into VRAM, unless ``allow_overflow`` is true; in RAM,
     which swaps, it warns. Raises :class:`~bursar.NoDevice` where there is no GPU to ask: simulated devices are asked only

@@ -396,7 +396,7 @@ fn p4_a_refusal_by_the_ledger_names_who_has_the_memory_and_who_waits_for_it() {
     drop(aside);
 }
 
-/// What the driver does not take back when a pool ends is charged, and the device's: it ends with that.
+/// The driver does not take everything back when a pool ends: the device keeps the rest, with its charge, and ends all the same.
 #[test]
 fn r6_a_device_ends_although_a_pool_of_a_ledger_could_not_give_everything_back() {
     for call in [Call::AddressRelease, Call::PagesUnmap, Call::PagesRelease] {

@@ -249,7 +249,12 @@ impl<W: Words> LockedBook<'_, W> {
         let word = self.get(at);
         match word & STATES {
             ASKED => self.set(at, word & !STATES),
-            TAKEN | DONE if word & WITHDRAWN == 0 => self.set(at, word | WITHDRAWN),
+            TAKEN if word & WITHDRAWN == 0 => self.set(at, word | WITHDRAWN),
+            DONE if word & WITHDRAWN == 0 => {
+                // The process that was asked has nothing to do any more, and nobody sleeps on the word.
+                self.set(at, word | WITHDRAWN);
+                return self.finish();
+            }
             _ => return,
         }
         self.finish();

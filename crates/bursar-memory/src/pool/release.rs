@@ -72,12 +72,9 @@ impl PoolState {
         }
         let mut lists = self.lists();
         lists.in_flight -= 1;
-        lists.unmapping -= 1;
+        // Other threads of a parent process are not here.
+        lists.unmapping = if self.sleep.is_of_parent() { 0 } else { lists.unmapping - 1 };
         vacated.into_iter().for_each(|still| lists.space.vacate(still));
-        if self.sleep.is_of_parent() {
-            // The threads that did are not here.
-            lists.unmapping = 0;
-        }
         while lists.unmapping > 0 {
             drop(lists);
             std::thread::yield_now();
