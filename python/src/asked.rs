@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use bursar::error::ExternalError;
 use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
-use bursar::memory::{SleepRequest, SleepRequestId, SleepState, WakeReport, WakeRequest};
+use bursar::memory::{SleepRequest, SleepState};
 use bursar::{DeviceId, Error};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -21,13 +21,7 @@ static LISTENING: Mutex<Vec<(u32, Ledger, RemoteListener)>> = Mutex::new(Vec::ne
 
 /// The work of the program, and the devices that it waits for.
 static GATE: Gate = Gate {
-    state: Mutex::new(GateState {
-        working: Vec::new(),
-        closed: BTreeSet::new(),
-        moving: BTreeSet::new(),
-        asked: Vec::new(),
-        ends: false,
-    }),
+    state: Mutex::new(GateState { working: Vec::new(), closed: BTreeSet::new(), moving: BTreeSet::new(), ends: false }),
     changed: Condvar::new(),
 };
 
@@ -46,8 +40,6 @@ struct GateState {
     closed: BTreeSet<u32>,
     /// The devices that a request is being met for.
     moving: BTreeSet<u32>,
-    /// The calls that put memory of a device to sleep for other processes, until it is woken for one.
-    asked: Vec<(u32, SleepRequestId)>,
     /// Set once the program ends: what it did until then is over, and its memory goes as it is.
     ends: bool,
 }
@@ -81,12 +73,6 @@ impl Gate {
         }
         drop(state);
         self.changed.notify_all();
-    }
-
-    /// Returns the last call that put memory of a device to sleep for another process.
-    fn asked_on(&self, device: u32) -> Option<SleepRequestId> {
-        let asked = &self.state().asked;
-        asked.iter().rev().find(|(of, _)| *of == device).map(|(_, id)| *id)
     }
 
     fn open(&self, device: u32) {
@@ -249,24 +235,14 @@ fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteR
             let asked = SleepRequest { keep_place, patience, ..SleepRequest::default() };
             let slept = device.sleep(&asked);
             match slept {
-                Ok(_) => GATE.state().asked.push((number, asked.id)),
+                Ok(_) => device.context.enter_asked_sleep(asked.id),
                 Err(_) => GATE.open(number),
             }
             slept.map(RemoteReport::from)
         }
         RemoteRequest::Wake { patience } => {
             let was_so = is_so(SleepState::Awake);
-            let wake = |slept_by| device.context.wake(&WakeRequest { slept_by, patience, ..WakeRequest::default() });
-            let mut report = WakeReport::default();
-            let is_by_others = GATE.asked_on(number).is_none();
-            // What the program itself put to sleep sleeps on.
-            while let Some(id) = GATE.asked_on(number) {
-                report = report.and(wake(Some(id))?);
-                GATE.state().asked.retain(|asked| *asked != (number, id));
-            }
-            if is_by_others || is_so(SleepState::Asleep) {
-                report = report.and(wake(None)?);
-            }
+            let report = device.context.wake_asked(patience)?;
             GATE.open(number);
             Ok(RemoteReport { was_so, ..report.into() })
         }

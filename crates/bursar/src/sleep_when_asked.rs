@@ -1,8 +1,8 @@
 //! Devices whose memory other processes may put to sleep.
 
 use crate::Ledgers;
-use bursar_core::{DeviceContext, Error, ExternalError, HostStore, Result, SleepRequestId, SleepState, WakeReport};
-use bursar_device::{Gpu, SleepOptions, WakeOptions};
+use bursar_core::{DeviceContext, Error, ExternalError, HostStore, Result, SleepRequestId, SleepState};
+use bursar_device::{Gpu, SleepOptions};
 use bursar_ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -115,8 +115,6 @@ struct AwakeState {
     is_closed: bool,
     /// Set while a request is being met.
     is_moving: bool,
-    /// The calls that put memory to sleep for other processes, until it is woken for one.
-    asked: Vec<SleepRequestId>,
 }
 
 /// Work that went on for longer than a request to sleep could wait.
@@ -141,11 +139,8 @@ impl AskedMemory {
     fn is_closed(&self, state: &mut AwakeState) -> bool {
         // The program itself may have woken it.
         state.is_closed &= state.is_moving || self.gpu.sleep_reading().state != SleepState::Awake;
-        state.is_closed || self.has_pool(|state| matches!(state, SleepState::Moving | SleepState::Asleep))
-    }
-
-    fn has_pool(&self, is_meant: impl Fn(SleepState) -> bool) -> bool {
-        self.gpu.context().sleepers().iter().any(|sleeper| is_meant(sleeper.sleep_reading().state))
+        let sleeps = |state| matches!(state, SleepState::Moving | SleepState::Asleep);
+        state.is_closed || self.gpu.context().sleepers().iter().any(|sleeper| sleeps(sleeper.sleep_reading().state))
     }
 
     fn enter(&self, state: &mut AwakeState) -> Option<AwakeGuard<'_>> {
@@ -208,7 +203,7 @@ impl AskedMemory {
             let id = SleepRequestId::unique();
             let options = self.options.clone().id(id).patience(patience.saturating_sub(began.elapsed()));
             let slept = self.gpu.sleep(&*self.store, &if keep_place { options.keep_place() } else { options })?;
-            self.state().asked.push(id);
+            self.gpu.context().enter_asked_sleep(id);
             Ok(slept)
         });
         if slept.is_err() {
@@ -219,17 +214,7 @@ impl AskedMemory {
 
     fn wake(&self, patience: Duration) -> Result<RemoteReport> {
         let was_so = self.gpu.sleep_reading().state == SleepState::Awake;
-        let (options, mut report) = (WakeOptions::new().patience(patience), WakeReport::default());
-        let last_asked = || self.state().asked.last().copied();
-        let is_by_others = last_asked().is_none();
-        // The last comes first: a tag does not wake while everything sleeps. What the program itself put to sleep sleeps on.
-        while let Some(id) = last_asked() {
-            report = report.and(self.gpu.wake(&options.clone().slept_by(id))?);
-            self.state().asked.pop();
-        }
-        if is_by_others || self.has_pool(|state| state == SleepState::Asleep) {
-            report = report.and(self.gpu.wake(&options)?);
-        }
+        let report = self.gpu.context().wake_asked(patience)?;
         self.open();
         Ok(RemoteReport { was_so, ..report.into() })
     }

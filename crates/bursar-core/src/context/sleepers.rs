@@ -4,6 +4,7 @@
 //! refused meanwhile: the ranges that sleep are entered here, and looked up where a use begins, at the price of one load
 //! while nothing sleeps.
 
+mod asked;
 mod request;
 
 pub use request::{BlocksOf, SleepDecision, SleepRequest, SleepRequestId, TagRecord, TaggedBlocks, WakeRequest};
@@ -232,6 +233,8 @@ pub(super) struct Sleepers {
     /// The number of sets of ranges that sleep.
     count: AtomicUsize,
     ranges: Mutex<AsleepRanges>,
+    /// The requests by which memory sleeps because others asked for it, the last one last.
+    asked: Mutex<Vec<SleepRequestId>>,
     /// The number of uses that end before the call that makes them returns.
     uses: AtomicUsize,
 }
