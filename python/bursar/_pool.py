@@ -291,7 +291,8 @@ def pinned(size: Size, *, device: DeviceName | None = None) -> Pinned:
 
     It has the buffer protocol: ``numpy.frombuffer(memory, dtype)`` and ``torch.frombuffer(memory, dtype=...)`` use it in place,
     and keep it. When nobody has it any more, it is kept for the next request: at most 1 GiB of it for each device, which
-    :func:`pinned_statistics` shows and :func:`trim` gives back. Ctrl-C ends the wait for memory that is being made.
+    :func:`pinned_statistics` shows and :func:`trim` gives back. A copy without a wait (``non_blocking=True``) may still run then: the memory is
+    used again after the streams that the pool knows, and PyTorch's current one, have run what they were given. Ctrl-C ends the wait for memory that is being made.
     """
     memory = _native.PinnedMemory(size, device_index(device))
     array = _pinned_type(len(memory)).from_address(memory.address)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,7 +14,7 @@ from . import _native
 from ._blocks import in_blocks
 from ._devices import DeviceName, device_index
 from ._timeouts import seconds
-from .errors import StreamMisuse
+from .errors import StillInUse, StreamMisuse
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -71,8 +73,9 @@ def sleep(
     :class:`Asleep`.
 
     The contents of the tag or the tags in ``discard``, or all with ``discard=True``, are given up. With ``keep_place`` the memory stays
-    charged, so that :func:`wake` is not refused. Streams are waited for, at most ``timeout`` seconds,
-    or without end with ``timeout=None``.
+    charged, so that :func:`wake` is not refused. What PyTorch has launched, the streams that the pool knows and another thread that
+    wakes the pool or puts it to sleep are waited for, at most ``timeout`` seconds, or without end with ``timeout=None``;
+    then memory stays awake, and :class:`StillInUse` or :class:`Asleep` is raised.
 
     >>> import bursar
     >>> bursar.use_driver("sim", sim_devices="1x24GiB")
@@ -84,8 +87,7 @@ def sleep(
     >>> bursar.wake("weights").restored
     4194304
     """
-    patience = seconds(timeout)
-    _synchronize()
+    patience = _synchronize(seconds(timeout))
     names = [discard] if isinstance(discard, str) else discard
     given_up = [] if isinstance(names, bool) else list(names)
     return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, patience))
@@ -133,6 +135,9 @@ class _Awake(_native.Work):
 def awake() -> _Awake:
     """Waits until the memory of the pool is awake, and keeps it from being put to sleep by others until the end of the block.
 
+    What was launched in the block may still run when it ends: before the memory falls asleep, what PyTorch has launched and the streams
+    that the pool knows are waited for. What other libraries launched on streams of their own must have run.
+
     Others are other processes: :func:`sleep` and :func:`wake` are the program's own, and wait for none of its blocks. While another
     process asks for the memory, blocks wait, but for those inside a block of the same thread. A block that waits for another thread's
     holds both up until whoever asks gives up.
@@ -144,15 +149,38 @@ def awake() -> _Awake:
     return _Awake()
 
 
-def _synchronize() -> None:
-    """Waits for what PyTorch has launched. A capture does not bear that, so it is refused before."""
+def _synchronize(patience: float) -> float:
+    """Waits for what PyTorch has launched, at most for so many seconds; returns how many are left.
+
+    A capture does not bear that, so it is refused before.
+    """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        _native.torch_check_captures()
-        if torch.cuda.is_current_stream_capturing():
-            raise StreamMisuse("PyTorch's current stream is being captured into a graph: memory sleeps before that or after")
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(device)
+    if torch is None or not torch.cuda.is_initialized():
+        return patience
+    _native.torch_check_captures()
+    if torch.cuda.is_current_stream_capturing():
+        raise StreamMisuse("PyTorch's current stream is being captured into a graph: memory sleeps before that or after")
+    # A device that the pool has not used may have no context yet, which asking would make.
+    devices = [counts["device"] for counts in _native.pool_statistics()]
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            for device in devices:
+                torch.cuda.synchronize(device)
+        except BaseException as error:
+            failures.append(error)
+
+    began = time.monotonic()
+    # PyTorch's wait has no end of its own, and hears no signal.
+    waits = threading.Thread(target=wait, name="bursar-synchronize")
+    waits.start()
+    waits.join(min(patience, threading.TIMEOUT_MAX))
+    if waits.is_alive():
+        raise StillInUse(f"what PyTorch has launched still ran after {patience:g} s: the memory of the pool stays awake")
+    if failures:
+        raise failures[0]
+    return max(0.0, patience - (time.monotonic() - began))
 
 
 def sleep_state() -> SleepState:

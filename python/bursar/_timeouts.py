@@ -8,16 +8,16 @@ from .errors import InvalidValue
 
 
 def checked_timeout(timeout: float | None) -> float | None:
-    """Returns a time to wait, if it is one.
+    """Returns a time to wait as a float, if it is one.
 
-    >>> checked_timeout(1.5), checked_timeout(None)
-    (1.5, None)
+    >>> checked_timeout(1), checked_timeout(None)
+    (1.0, None)
     """
     if timeout is not None and (isinstance(timeout, str) or not hasattr(timeout, "__float__")):
         raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout).__name__}")
     if timeout is not None and not (timeout >= 0 and _is_finite(timeout)):
         raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {_shown(timeout)}; None waits without end")
-    return timeout
+    return None if timeout is None else float(timeout)
 
 
 def _shown(timeout: float) -> str:

@@ -230,10 +230,12 @@ fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteR
             Ok(RemoteReport { was_so: true, ..RemoteReport::default() })
         }
         RemoteRequest::Sleep { keep_place, patience } => {
+            let began = Instant::now();
             GATE.close(number, patience, || ledger.is_request_withdrawn())?;
-            synchronize_libraries();
-            let asked = SleepRequest { keep_place, patience, ..SleepRequest::default() };
-            let slept = device.sleep(&asked);
+            let asked = SleepRequest { keep_place, ..SleepRequest::default() };
+            let left = || patience.saturating_sub(began.elapsed());
+            let slept = synchronize_libraries(left())
+                .and_then(|()| device.sleep(&SleepRequest { patience: left(), ..asked.clone() }));
             match slept {
                 Ok(_) => device.context.enter_asked_sleep(asked.id),
                 Err(_) => GATE.open(number),
@@ -250,7 +252,12 @@ fn meet_with(device: &PoolDevice, number: u32, ledger: &Ledger, request: RemoteR
 }
 
 /// Waits for what libraries have launched, on streams that the pool need not know.
-fn synchronize_libraries() {
+fn synchronize_libraries(patience: Duration) -> Result<(), Error> {
+    let waits =
+        |py: Python<'_>| py.import("bursar._sleep")?.call_method1("_synchronize", (patience.as_secs_f64(),)).map(drop);
     // An interpreter that ends launches nothing more.
-    let _ = Python::try_attach(|py| py.import("bursar._sleep")?.call_method0("_synchronize").map(drop));
+    let waited = Python::try_attach(waits).unwrap_or(Ok(()));
+    waited.map_err(|_| {
+        Error::External(ExternalError::new(StaysAwake("what libraries have launched could not be waited for"), false))
+    })
 }

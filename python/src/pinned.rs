@@ -3,10 +3,12 @@
 use crate::failure::Failure;
 use crate::interruptible::complete;
 use crate::machine::Machine;
-use crate::pool::{check_not_forked, is_forked};
+use crate::pool::{self, check_not_forked, is_forked};
+use crate::pool_streams::Streams;
 use crate::size::Size;
+use bursar::device::DeviceContext;
 use bursar::host::{PinnedBuffer, PinnedPool};
-use bursar::{Bytes, DeviceId, Error};
+use bursar::{Bytes, DeviceId, Error, Stream};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +27,77 @@ static POOLS: Mutex<Option<HashMap<usize, DevicePool>>> = Mutex::new(None);
 #[derive(Clone, Debug)]
 struct DevicePool {
     device: u32,
+    context: Arc<DeviceContext>,
     pool: Arc<PinnedPool>,
+    /// The stream of our own that comes after the copies of others.
+    copies: Arc<Streams>,
+}
+
+impl DevicePool {
+    fn new(device: u32, context: &Arc<DeviceContext>) -> Result<Self, Failure> {
+        let pool = Arc::new(PinnedPool::near(context).map_err(Error::from)?);
+        Ok(Self { device, context: context.clone(), pool, copies: Arc::default() })
+    }
+
+    /// Takes a buffer back. Libraries that copy from or to it say so to nobody: it is used again once the streams have passed what they
+    /// were given so far which a copy is likely to be on, those that the pool knows and PyTorch's current one.
+    fn take_back(&self, buffer: PinnedBuffer) {
+        match self.after_copies() {
+            // What cannot be put in order is not waited for.
+            Some(Ok(after)) => drop(self.pool.release_on(buffer, &self.context, after)),
+            _ => drop(buffer),
+        }
+    }
+
+    /// Returns a stream that comes after what these streams were given so far; `None` where there are none.
+    fn after_copies(&self) -> Option<bursar::Result<Stream>> {
+        let opened = pool::opened(self.device).filter(|opened| Arc::ptr_eq(&opened.context, &self.context));
+        let known = opened.map(|opened| opened.streams.all()).unwrap_or_default();
+        let current = torch_stream(self.device);
+        if known.is_empty() && current.is_none() {
+            return None;
+        }
+        Some((|| {
+            let after = self.copies.own(&self.context)?;
+            for stream in known {
+                // One that is being captured runs nothing, and what its graph copies is its program's to keep.
+                let _ = self.context.order_after(stream, after);
+            }
+            if let Some(raw) = current {
+                self.copies.follow(&self.context, raw)?;
+            }
+            Ok(after)
+        })())
+    }
+}
+
+/// Returns PyTorch's current stream on a device, where it uses devices and is not capturing.
+fn torch_stream(device: u32) -> Option<u64> {
+    let ask = |py: Python<'_>| -> PyResult<Option<u64>> {
+        if Machine::get(py).is_ok_and(|machine| machine.kind() != "cuda") {
+            return Ok(None);
+        }
+        let modules = py.import("sys")?.getattr("modules")?;
+        let torch = match modules.get_item("torch") {
+            Ok(torch) => torch,
+            Err(_) => return Ok(None),
+        };
+        let cuda = torch.getattr("cuda")?;
+        let is = |what: &str| cuda.call_method0(what)?.is_truthy();
+        if !is("is_initialized")? || is("is_current_stream_capturing")? {
+            return Ok(None);
+        }
+        let raw = torch.getattr("_C")?.call_method1("_cuda_getCurrentRawStream", (device,))?;
+        raw.extract().map(Some)
+    };
+    // A program may have raised what is still on its way.
+    let ask_apart = |py: Python<'_>| {
+        let pending = PyErr::take(py);
+        let asked = ask(py);
+        pending.into_iter().for_each(|pending| pending.restore(py));
+        asked.ok().flatten()
+    };
+    Python::try_attach(ask_apart).flatten()
 }
 
 fn pools() -> MutexGuard<'static, Option<HashMap<usize, DevicePool>>> {
@@ -67,15 +139,19 @@ pub(crate) struct PinnedMemory {
     bytes: usize,
     numa_node: Option<u32>,
     buffer: Mutex<Option<PinnedBuffer>>,
-    pool: Arc<PinnedPool>,
+    of: DevicePool,
 }
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        drop(self.buffer.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let buffer = self.buffer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // In a child that was forked, locks may be those of threads that it does not have.
-        if !is_forked() && self.pool.counts().free > KEPT_MAX {
-            self.pool.trim(KEPT_MAX);
+        if is_forked() {
+            return drop(buffer);
+        }
+        buffer.into_iter().for_each(|buffer| self.of.take_back(buffer));
+        if self.of.pool.counts().free > KEPT_MAX {
+            self.of.pool.trim(KEPT_MAX);
         }
     }
 }
@@ -89,7 +165,7 @@ impl PinnedMemory {
             return Err(Error::InvalidSize { requested }.into());
         }
         let machine = Machine::get(py)?;
-        let (pool, numa_node) = py.detach(|| -> Result<_, Failure> {
+        let (of, numa_node) = py.detach(|| -> Result<_, Failure> {
             let context = machine.context(DeviceId(device))?;
             let mut pools = pools();
             // Another driver has other contexts; memory of theirs that nobody uses goes.
@@ -104,16 +180,13 @@ impl PinnedMemory {
             }
             let of = match pools.get_or_insert_default().entry(Arc::as_ptr(&context).addr()) {
                 Entry::Occupied(of) => of.into_mut(),
-                Entry::Vacant(place) => {
-                    let pool = Arc::new(PinnedPool::near(&context).map_err(Error::from)?);
-                    place.insert(DevicePool { device, pool })
-                }
+                Entry::Vacant(place) => place.insert(DevicePool::new(device, &context)?),
             };
-            Ok((of.pool.clone(), context.facts().numa_node.index()))
+            Ok((of.clone(), context.facts().numa_node.index()))
         })?;
         let bytes = requested as usize;
-        let mut buffer = complete(py, pool.get_async(bytes))?.map_err(Error::from)?;
-        Ok(Self { address: buffer.as_mut_ptr().addr(), bytes, numa_node, buffer: Mutex::new(Some(buffer)), pool })
+        let mut buffer = complete(py, of.pool.get_async(bytes))?.map_err(Error::from)?;
+        Ok(Self { address: buffer.as_mut_ptr().addr(), bytes, numa_node, buffer: Mutex::new(Some(buffer)), of })
     }
 
     /// The address of its first byte.

@@ -67,6 +67,11 @@ impl Logs {
         Some(summary.written)
     }
 
+    /// Returns whether all logs are written to their end.
+    pub(crate) fn are_written(&self) -> bool {
+        self.unwritten().is_empty()
+    }
+
     /// Closes all logs that are not, each within `patience`.
     pub(crate) fn close_all(&self, patience: Duration) {
         let unwritten: Vec<_> = self.unwritten().iter().map(|(log, _)| log.clone()).collect();

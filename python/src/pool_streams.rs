@@ -217,6 +217,20 @@ impl Streams {
         }
     }
 
+    /// Has the stream of our own come after what a stream was given so far which nobody has entered, and which is not being captured.
+    pub(crate) fn follow(&self, context: &DeviceContext, raw: u64) -> Result<()> {
+        let (own, driver, device) = (self.own(context)?, context.driver(), context.device());
+        let held = context.hold(own)?;
+        let event = context.take_event()?;
+        // SAFETY: whoever names a stream says that it is one, and the event is the context's.
+        let recorded = unsafe { driver.event_record(device, event, RawStream(raw)) };
+        // SAFETY: our stream is live while it is held, and the event was recorded.
+        let ordered = recorded.and_then(|()| unsafe { driver.stream_wait(device, held.raw(), event) });
+        // SAFETY: taken above, and what waits for it does so for what it was recorded after.
+        unsafe { context.return_event(event) };
+        Ok(ordered?)
+    }
+
     /// Returns a stream of our own that comes after what these were given so far.
     pub(crate) fn joined(&self, context: &DeviceContext, streams: &[Stream]) -> Result<Stream> {
         let joining = self.own(context)?;

@@ -55,16 +55,16 @@ fn patience(seconds: f64) -> Duration {
 /// The time between two looks whether another thread is done with a move.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Wakes once no other thread moves the memory, in the time that there is.
-fn once_still<T>(longest: Duration, wake: impl Fn(Duration) -> Result<T, Error>) -> Result<T, Error> {
+/// Moves the memory once no other thread does, in the time that there is.
+fn once_still<T>(longest: Duration, attempt: impl Fn(Duration) -> Result<T, Error>) -> Result<T, Error> {
     let began = Instant::now();
     loop {
         let left = longest.saturating_sub(began.elapsed());
-        match wake(left) {
+        match attempt(left) {
             Err(Error::Asleep { is_moving: true, .. }) if !left.is_zero() && !is_interrupted() => {
                 std::thread::sleep(LOOK_EVERY);
             }
-            woken => return woken,
+            moved => return moved,
         }
     }
 }
@@ -89,10 +89,10 @@ pub(crate) fn sleep(
                 tagged: Some(TaggedBlocks { only, discard, record: Arc::new(Outside(device)) }),
                 discard_all,
                 keep_place,
-                patience: patience(timeout),
                 ..SleepRequest::default()
             };
-            match device.sleep(&request) {
+            let sleep = |patience| device.sleep(&SleepRequest { patience, ..request.clone() });
+            match once_still(patience(timeout), sleep) {
                 Ok(slept) => report = report.and(slept),
                 Err(error) => {
                     asleep.iter().for_each(|(device, request)| device.context.undo_sleep(request));

@@ -160,8 +160,9 @@ impl Log {
 /// Ends the logs that the program has left open, because the interpreter ends: a compressed one has its last part only then.
 #[pyfunction]
 pub(crate) fn close_logs(py: Python<'_>) {
-    // A child that was forked has none of its own, and what cannot be written in a few seconds is given up.
-    if !pool::is_forked() {
+    // A child that was forked has none of its own, and what cannot be written in a few seconds is given up. Where there is nothing to
+    // write, the interpreter is kept: a subinterpreter that ends with its process never gets it back.
+    if !pool::is_forked() && !logs().are_written() {
         py.detach(|| logs().close_all(Duration::from_secs(5)));
     }
 }

@@ -168,7 +168,14 @@ fn limit_to_fraction(device: u32, fraction: f64) -> Result<(), Failure> {
     let Some(pool) = pool::current() else { return Ok(()) };
     let device = pool.device(DeviceId(device))?;
     let part = Bytes((device.context.facts().total.get() as f64 * fraction.clamp(0.0, 1.0)) as u64);
-    device.limit.set_limit(pool.terms().limit.map_or(part, |limit| limit.min(part)));
+    let limit = pool.terms().limit.map_or(part, |limit| limit.min(part));
+    device.limit.set_limit(limit);
+    // What the pool only keeps must not count for more than the program may have.
+    let held = device.pages.readings().into_iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.held));
+    if held > limit {
+        let _relaxed = Relaxed::enter();
+        device.trim();
+    }
     Ok(())
 }
 

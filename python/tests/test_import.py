@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import bursar
+import pytest
+from conftest import PATIENCE
 
 LOOK = """
 import os, signal, sys
@@ -34,6 +36,13 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert not {"asyncio", "torch", "cupy", "numba", "numpy", "ray"} & set(sys.modules)
 """
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python imports it into no subinterpreter")
+def test_y3_a_process_ends_with_a_subinterpreter_that_imported_it() -> None:
+    program = "import _xxsubinterpreters as sub\nsub.run_string(sub.create(), 'import bursar')\nprint('imported')"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert ran.stdout == "imported\n"
 
 
 def test_y2_importing_starts_nothing() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -105,6 +106,15 @@ def test_a_request_that_is_not_granted_in_time_leaves_the_queue(card: Card) -> N
 def test_a_timeout_that_makes_no_sense_is_named(wrong: float) -> None:
     with pytest.raises(bursar.InvalidValue, match=repr(wrong)):
         bursar.reserve(1, timeout=wrong)
+
+
+def test_a_timeout_may_be_any_number(card: Card) -> None:
+    half: Any = Decimal("0.5")
+
+    async def wait() -> int:
+        return (await bursar.reserve("1MiB", timeout=half)).bytes
+
+    assert asyncio.run(wait()) == bursar.reserve("1MiB", timeout=half).wait().bytes == 1 << 20
 
 
 @pytest.mark.parametrize("wrong", ["1", b"1", [1], object()])

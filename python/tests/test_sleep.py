@@ -415,3 +415,76 @@ def test_z10_a_program_that_ends_was_not_put_to_sleep(card: Card) -> None:
     program.communicate(timeout=PATIENCE)
     printed, said = asks.communicate(timeout=PATIENCE)
     assert (asks.returncode, printed) == (1, ""), said
+
+
+class BusyDevice:
+    """What stands in for PyTorch: work of it runs on its devices until it is told to end."""
+
+    def __init__(self) -> None:
+        self.ends, self.asked = threading.Event(), list[int]()
+        self.cuda = self
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def synchronize(self, device: int) -> None:
+        self.asked.append(device)
+        assert self.ends.wait(PATIENCE)
+
+
+def test_z9_what_pytorch_runs_is_waited_for_no_longer_than_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, torch = bursar.Buffer("4MiB"), BusyDevice()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(bursar.StillInUse, match="PyTorch"):
+        bursar.sleep(timeout=0.05)
+    assert (bursar.sleep_state().state, torch.asked) == ("awake", [0]), "a device that the pool has not used is not asked"
+    threading.Timer(0.05, torch.ends.set).start()
+    bursar.sleep(timeout=None)
+    assert torch.ends.is_set() and bursar.sleep_state().state == "asleep"
+    bursar.wake()
+    assert len(buffer.to_bytes()) == 4 << 20
+
+
+def test_y3_an_interrupt_ends_the_wait_for_what_pytorch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = BusyDevice()
+    buffer = bursar.Buffer("4MiB")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def interrupt() -> None:
+        eventually(lambda: bool(torch.asked), "asked")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupts = threading.Thread(target=interrupt)
+    interrupts.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bursar.sleep(timeout=None)
+    finally:
+        torch.ends.set()
+        interrupts.join()
+    assert bursar.sleep_state().state == "awake" and len(buffer.to_bytes()) == 4 << 20
+
+
+def test_z6_threads_that_sleep_and_wake_at_once_wait_for_each_other() -> None:
+    buffers = [bursar.Buffer("2MiB") for _ in range(16)]
+    failures = list[BaseException]()
+
+    def turn() -> None:
+        try:
+            for _ in range(30):
+                bursar.sleep(timeout=PATIENCE)
+                bursar.wake(timeout=PATIENCE)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    bursar.wake()
+    assert all(len(buffer.to_bytes()) == 2 << 20 for buffer in buffers)

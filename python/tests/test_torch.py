@@ -228,6 +228,41 @@ def test_y4_a_fraction_limits_the_pool() -> None:
     assert empty((1 << 30) + (4 << 20)).data_ptr() != 0
 
 
+def test_y4_a_fraction_below_what_is_kept_gives_that_back() -> None:
+    held, kept, total = empty(256 << 20), empty(1 << 30), torch.cuda.get_device_properties(0).total_memory
+    del kept
+    torch.cuda.synchronize()
+    torch.cuda.set_per_process_memory_fraction((512 << 20) / total)
+    try:
+        assert torch.cuda.memory_reserved() < 512 << 20
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            empty(300 << 20)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert held.numel() and empty(300 << 20).data_ptr() != 0
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("apart", [False, True], ids=["with the pool", "with PyTorch's allocator"])
+def test_y5_pinned_memory_is_used_again_after_copies_of_it(apart: bool) -> None:
+    begin = "" if apart else "bursar.use_pool(limit='1GiB')\nbursar.torch.enable()\n"
+    program = """
+size, side = 16 << 20, torch.cuda.Stream()
+for stream in (torch.cuda.current_stream(), side):
+    with torch.cuda.stream(stream):
+        copies = []
+        for number in range(8):
+            pinned = torch.frombuffer(bursar.pinned(size), dtype=torch.uint8)
+            pinned.fill_(number)
+            torch.cuda._sleep(40_000_000)
+            copies.append(pinned.to("cuda", non_blocking=True))
+            del pinned
+    torch.cuda.synchronize()
+    print([int((copy != number).sum()) for number, copy in enumerate(copies)])
+"""
+    assert run(begin + program).split("\n")[:2] == [str([0] * 8)] * 2
+
+
 def test_y4_memory_that_another_stream_uses_is_not_granted_again_on_its_own() -> None:
     home, other = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(home):

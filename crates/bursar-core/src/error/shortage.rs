@@ -64,10 +64,14 @@ impl MemoryUsage {
             cached: self.cached.saturating_add(other.cached),
             pending: self.pending.saturating_add(other.pending),
             largest_free_run: self.largest_free_run.max(other.largest_free_run),
-            // The two need not have been reached together, so this may be more than was ever held.
+            // The two need not have been reached together, so this may be more than was ever held; but one of them that holds
+            // nothing had its peak before, as a pool that another has replaced.
             peak: self.peak.or(other.peak).map(|_| {
                 let most = |one: Self| one.peak.unwrap_or(one.held);
-                most(self).saturating_add(most(other))
+                match self.held.min(other.held) {
+                    Bytes::ZERO => most(self).max(most(other)),
+                    _ => most(self).saturating_add(most(other)),
+                }
             }),
         }
     }
@@ -228,5 +232,15 @@ mod tests {
         assert_eq!(format!("{refused:#}").lines().count(), 9);
         assert_eq!(format!("{refused:?}"), format!("{refused:#}"), "it is what main prints");
         assert!(refused.is_capacity() && matches!(refused, Error::OutOfMemory { .. }));
+    }
+
+    #[test]
+    fn m5_peaks_add_up_only_of_those_that_hold_something() {
+        let usage = |held, peak| MemoryUsage { held: Bytes(held), peak: Some(Bytes(peak)), ..MemoryUsage::default() };
+        let (replaced, used, other) = (usage(0, 40), usage(30, 30), usage(10, 20));
+        assert_eq!(replaced.and(used).peak, Some(Bytes(40)), "a pool that another has replaced");
+        assert_eq!(used.and(replaced).peak, Some(Bytes(40)));
+        assert_eq!(used.and(other).peak, Some(Bytes(50)));
+        assert_eq!(usage(0, 0).and(MemoryUsage::default()).peak, Some(Bytes(0)));
     }
 }
