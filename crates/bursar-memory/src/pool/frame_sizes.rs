@@ -90,11 +90,12 @@ impl FrameSizes {
         } else {
             lens.extend(pieces(high - low, shared));
         }
-        let (mut next, mut step) = (high, (high - low).max(shared));
+        let (mut next, mut step) = (high, (high - low).max(shared).min(self.largest));
         while next < end {
-            let piece = step.min(end - next).min(self.largest);
+            let piece = step.min(end - next);
             lens.push(piece);
-            (next, step) = (next + piece, step * 2);
+            // The frame may be many times as long as those that are made by now.
+            (next, step) = (next + piece, (step * 2).min(self.largest));
         }
         lens
     }
@@ -138,6 +139,15 @@ mod tests {
             assert_eq!(sizes.ahead(held).largest, largest, "{held}");
         }
         assert_eq!(FrameSizes { largest: 8, ..SIZES }.ahead(1 << 30).largest, 8, "no longer than they may be");
+    }
+
+    #[test]
+    fn p3_a_frame_is_split_however_much_longer_it_is_than_those_that_are_made_by_now() {
+        let sizes = FrameSizes { largest: SIZES.page, ..SIZES };
+        for pages in [1, 63, 64, 65, 1000] {
+            let frames = sizes.split((0, pages * SIZES.page), (0, SIZES.page), SIZES.page);
+            assert_eq!(frames, vec![SIZES.page; pages as usize]);
+        }
     }
 
     proptest! {
