@@ -244,7 +244,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     /// `ptr .. ptr + bytes` is reserved on `device` and nothing is mapped there; `bytes` is the size of `pages`, which
-    /// is live.
+    /// is live. No other thread maps, unmaps or releases the same pages meanwhile: CUDA does not count that well.
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()>;
 
     /// Lets the device read and write a mapped range.

@@ -32,8 +32,10 @@ pub(super) struct FreeLists {
     pub(super) asleep: Asleep,
     /// The number of operations being carried out that have memory out of the lists.
     pub(super) in_flight: u32,
-    /// The number of those that unmap addresses which frames have left: these frames are mapped in two places.
-    pub(super) unmapping: u32,
+    /// Set while a thread unmaps addresses which frames have left: these frames are mapped in two places.
+    pub(super) is_unmapping: bool,
+    /// The number of threads that map frames a second time, where they are needed.
+    pub(super) following: u32,
     pub(super) open_lane_count: usize,
     /// The length from which on a request takes the tightest fit, as of the last change of lanes or frames.
     tightest_from: u64,
@@ -87,7 +89,8 @@ impl FreeLists {
             asleep: Asleep::default(),
             tightest_from,
             in_flight: 0,
-            unmapping: 0,
+            is_unmapping: false,
+            following: 0,
             open_lane_count: 0,
             unasked: 0,
             look_at: 0,

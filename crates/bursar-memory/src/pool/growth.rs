@@ -128,7 +128,15 @@ impl<F: FrameSource> PagePoolResource<F> {
         if let Err(error) = complete {
             return Err((Box::new(plan.give_up(moved, made)), error));
         }
-        if let Err((error, mapped)) = self.map_all(plan.at, plan.need, plan.frames(&moved, &made)) {
+        let is_following = !plan.follow.is_empty();
+        if is_following {
+            self.state.begin_following();
+        }
+        let mapped = self.map_all(plan.at, plan.need, plan.frames(&moved, &made));
+        if is_following {
+            self.state.end_following();
+        }
+        if let Err((error, mapped)) = mapped {
             let mut failed = plan.give_up(moved, made);
             failed.set_stuck(mapped);
             return Err((Box::new(failed), error));

@@ -9,7 +9,7 @@ use super::free_lists::FreeLists;
 use super::growth::emit;
 use super::growth_plan::{FrameMove, StuckFrames, units};
 use super::runs::UNIT;
-use super::{PagePoolResource, PoolState, driver_calls};
+use super::{LatchGuard, PagePoolResource, PoolState, driver_calls};
 use bursar_core::{
     Action, Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, RefusedFrame,
     Remains, Result, StreamProgress,
@@ -52,13 +52,36 @@ impl PoolState {
         outcome
     }
 
+    /// Locks the free lists once `is_free` of them. A child that was forked does not wait for threads that it does not have.
+    fn lists_once(&self, is_free: impl Fn(&FreeLists) -> bool) -> LatchGuard<'_, FreeLists> {
+        loop {
+            let lists = self.lists();
+            if is_free(&lists) || self.sleep.is_of_parent() {
+                return lists;
+            }
+            drop(lists);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Begins to map frames where they are needed which stay mapped where they were, once no thread unmaps what frames have left: the
+    /// driver loses count of pages that are mapped and unmapped at once.
+    pub(super) fn begin_following(&self) {
+        self.lists_once(|lists| !lists.is_unmapping).following += 1;
+    }
+
+    pub(super) fn end_following(&self) {
+        self.lists().following -= 1;
+    }
+
     /// Unmaps the addresses that frames left which followed their streams, as far as those have passed them, and waits for other
     /// threads that do: a frame which is given back must be mapped nowhere else.
     pub(super) fn unmap_vacated(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let mut vacated = {
-            let mut lists = self.lists();
+            let mut lists =
+                self.lists_once(|lists| !lists.is_unmapping && (lists.following == 0 || !lists.has_passed_vacated()));
             lists.in_flight += 1;
-            lists.unmapping += 1;
+            lists.is_unmapping = true;
             lists.take_passed_vacated()
         };
         let mut outcome = Ok(());
@@ -72,14 +95,8 @@ impl PoolState {
         }
         let mut lists = self.lists();
         lists.in_flight -= 1;
-        // Other threads of a parent process are not here.
-        lists.unmapping = if self.sleep.is_of_parent() { 0 } else { lists.unmapping - 1 };
+        lists.is_unmapping = false;
         vacated.into_iter().for_each(|still| lists.space.vacate(still));
-        while lists.unmapping > 0 {
-            drop(lists);
-            std::thread::yield_now();
-            lists = self.lists();
-        }
         outcome
     }
 

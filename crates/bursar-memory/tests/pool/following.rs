@@ -6,7 +6,7 @@ use bursar_core::{Bytes, DeviceBlock, Holder, Status, Stream};
 use bursar_sim::{Call, Random, Sim, Stall};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Blocks on one stream that is stalled, every other of which was freed behind work on it.
@@ -195,7 +195,96 @@ fn p3_a_frame_goes_back_only_once_no_thread_has_it_mapped_elsewhere() {
     rig.pool.reap_blocking(Duration::MAX).expect("the device works");
     rig.pool.trim(Bytes::ZERO);
     assert_eq!(rig.driver_held(), Bytes::ZERO);
+    drop(hooked);
     rig.finish();
+}
+
+/// One thread maps frames where they are needed, while another could unmap them where they were before: it waits, or is waited for.
+#[test]
+fn p3_no_frame_is_mapped_and_unmapped_at_once() {
+    for pause_at in ["pages_create", "pages_map"] {
+        let (rig, hooked) = Rig::hooked(4, 16, &small());
+        let stream = rig.stream();
+        let mut blocks: Vec<_> = (0..7).map(|_| Some(rig.allocate(FRAME, stream))).collect();
+        let stall = rig.stall(stream);
+        let free = |block: Option<DeviceBlock>| rig.free(block.expect("it is freed once"));
+        [1, 3, 5].into_iter().for_each(|nth| free(blocks[nth].take()));
+        rig.free(rig.allocate(3 * FRAME, stream));
+        [0, 2, 4].into_iter().for_each(|nth| free(blocks[nth].take()));
+        let calls = Arc::new(Overlaps::default());
+        let (pass, passed) = channel();
+        hooked.set({
+            let (calls, sim, stall) = (calls.clone(), rig.sim.clone(), Mutex::new(Some(stall)));
+            move |call| {
+                // The growth is planned: only now its stream passes where the frames were.
+                if call == pause_at
+                    && let Some(stall) = stall.lock().expect("no panic").take()
+                {
+                    drop(stall);
+                    sim.settle();
+                    pass.send(()).expect("somebody listens");
+                    if call == "pages_create" {
+                        calls.wait_for("pages_unmap");
+                    }
+                }
+                match call {
+                    "pages_map" => calls.enter(call, "pages_unmap"),
+                    "pages_unmap" => calls.enter(call, "pages_map"),
+                    _ => {}
+                }
+            }
+        });
+        let most = std::thread::scope(|scope| {
+            let pool = &rig.pool;
+            scope.spawn(move || {
+                passed.recv().expect("the growth begins");
+                pool.reap().expect("the device works");
+            });
+            rig.allocate(7 * FRAME, stream)
+        });
+        assert!(calls.is_entered("pages_unmap"), "it was not tried");
+        assert!(!calls.met.load(SeqCst), "paused at {pause_at}");
+        blocks.into_iter().flatten().chain([most]).for_each(|block| rig.free(block));
+        rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+        rig.pool.trim(Bytes::ZERO);
+        assert_eq!(rig.driver_held(), Bytes::ZERO);
+        drop(hooked);
+        rig.finish();
+    }
+}
+
+/// Calls of several threads, each of which waits a moment for the one that must not meet it.
+#[derive(Default)]
+struct Overlaps {
+    now: Mutex<Vec<&'static str>>,
+    ever: Mutex<Vec<&'static str>>,
+    changed: Condvar,
+    met: AtomicBool,
+}
+
+impl Overlaps {
+    fn enter(&self, call: &'static str, other: &'static str) {
+        let is_first = !self.is_entered(call);
+        self.now.lock().expect("no panic").push(call);
+        self.ever.lock().expect("no panic").push(call);
+        self.changed.notify_all();
+        let patience = if is_first { Duration::from_millis(300) } else { Duration::ZERO };
+        let now = self.now.lock().expect("no panic");
+        let is_alone = |now: &mut Vec<&str>| !now.contains(&other);
+        let (mut now, _) = self.changed.wait_timeout_while(now, patience, is_alone).expect("no panic");
+        self.met.fetch_or(now.contains(&other), SeqCst);
+        now.retain(|&entered| entered != call);
+    }
+
+    fn is_entered(&self, call: &str) -> bool {
+        self.ever.lock().expect("no panic").contains(&call)
+    }
+
+    fn wait_for(&self, call: &str) {
+        while !self.is_entered(call) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// Whichever call of a growth fails, and whichever fails while that is undone, nothing is lost.

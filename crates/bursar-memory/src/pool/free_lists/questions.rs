@@ -22,7 +22,7 @@ pub(in super::super) struct Question {
 impl FreeLists {
     /// Returns whether addresses can be unmapped that frames have left, or just are.
     pub(in super::super) fn has_passed_vacated(&self) -> bool {
-        self.unmapping > 0 || self.space.vacated().iter().any(|vacated| self.has_passed(vacated))
+        self.is_unmapping || self.space.vacated().iter().any(|vacated| self.has_passed(vacated))
     }
 
     /// Takes out the addresses that frames have left and that can be unmapped, those side by side as one.
