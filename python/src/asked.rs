@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::pool::{self, PoolDevice};
+use crate::pool;
+use crate::pool_device::PoolDevice;
 use bursar::error::ExternalError;
 use bursar::ledger::{Ledger, RemoteListener, RemoteReport, RemoteRequest};
 use bursar::memory::{SleepRequest, SleepState};

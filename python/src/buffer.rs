@@ -4,7 +4,8 @@
 use crate::dlpack;
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::pool::{self, PoolDevice};
+use crate::pool;
+use crate::pool_device::{self, PoolDevice};
 use crate::pool_requests::Found;
 use crate::pool_streams::Life;
 use crate::size::Size;
@@ -145,10 +146,10 @@ impl Buffer {
         let pool = pool::current_or_default(|| Machine::get(py))?;
         let tag = tags::of_context(py)?;
         let memory = py.detach(|| {
-            let of_thread = pool::set_tag(tag);
+            let of_thread = pool_device::set_tag(tag);
             let number = device.map_or_else(|| pool.default_device().0, |device| device.0);
             let allocated = BufferMemory::allocate(size.0.get(), number, raw);
-            pool::set_tag(of_thread);
+            pool_device::set_tag(of_thread);
             allocated
         })?;
         Ok(Self { memory: Arc::new(memory) })

@@ -1,8 +1,9 @@
 //! The way of a request from a raw handle of a stream to an address, and back.
 
 use crate::failure::Failure;
-use crate::pool::{Pool, PoolDevice, current, epoch, forget_streams, opened, retrying};
+use crate::pool::{Pool, current, epoch, forget_streams, opened, retrying};
 use crate::pool_book::{Book, Held};
+use crate::pool_device::PoolDevice;
 use crate::pool_streams::{Entered, Life};
 use crate::tags;
 use bursar::sync::Latch;

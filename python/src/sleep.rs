@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::interruptible::until_signal;
-use crate::pool::{self, PoolDevice};
+use crate::pool;
+use crate::pool_device::PoolDevice;
 use bursar::Error;
 use bursar::device::DeviceContext;
 use bursar::host::PinnedPool;

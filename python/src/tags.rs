@@ -6,6 +6,7 @@
 //! its thread's list, and counts in no context from then on.
 
 use crate::pool;
+use crate::pool_device;
 use bursar::memory::AllocTag;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -36,7 +37,7 @@ thread_local! {
 
 /// Has the thread allocate with the tag of the last block that was entered on it and has not ended.
 pub(crate) fn refresh() {
-    pool::set_tag(ENTERED.with(|entered| entered.tag()));
+    pool_device::set_tag(ENTERED.with(|entered| entered.tag()));
 }
 
 /// The context manager of blocks that have a name. It begins and ends them in one step each, so that no signal comes between that and

@@ -6,8 +6,9 @@
 
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::pool::{self, PoolDevice};
+use crate::pool;
 use crate::pool_book::{Count, Counts, Held};
+use crate::pool_device::PoolDevice;
 use crate::pool_requests::{self, Found};
 use crate::pool_streams::Life;
 use crate::throw::{self, Kind};

@@ -11,8 +11,8 @@
 #![allow(unsafe_code)]
 
 use crate::failure::Failure;
-use crate::pool::{self, ALIGN, PoolDevice};
 use crate::pool_book::Held;
+use crate::pool_device::{self, ALIGN, PoolDevice};
 use crate::torch_filter::CaptureFilter;
 use bursar::error::StreamMisuse;
 use bursar::graph::{ForeignCapture, GraphMemory};
@@ -236,7 +236,7 @@ fn allocate_in(
     let not_announced = Error::InvalidValue { what: "no capture into this pool was announced" };
     let (arena, memory) = entered.unwrap_or(Err(not_announced))?;
     let _relaxed = Relaxed::enter();
-    match memory.allocate(bytes, ALIGN, stream, pool::tag()) {
+    match memory.allocate(bytes, ALIGN, stream, pool_device::tag()) {
         Ok(block) => Ok(device.hand_out(Held { block, requested: bytes, raw, arena, is_shared: false })),
         Err(error) => {
             forget_one(number, arena);
