@@ -199,7 +199,9 @@ impl Buffer {
         let view = PyMemoryView::from(data)?;
         let (len, is_contiguous) = (view.getattr("nbytes")?.extract::<usize>()?, view.getattr("c_contiguous")?);
         if !is_contiguous.is_truthy()? {
-            return Err(Failure::value("the bytes do not lie one behind the other: copy the array first"));
+            return Err(Failure::value(
+                "the elements do not lie one behind the other in the order of the array: copy it first",
+            ));
         }
         self.check_fits(len)?;
         if len == 0 {

@@ -138,6 +138,15 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// Returns how a block is left. In a child that was forked nothing of its parent's ends with the block, so an exception that ends it there
+/// goes on as it is.
+pub(crate) fn leaving(raised: &Bound<'_, PyTuple>, left: Result<(), Failure>) -> Result<(), Failure> {
+    match left {
+        Err(Failure::Forked { .. }) if raised.iter().next().is_some_and(|kind| !kind.is_none()) => Ok(()),
+        left => left,
+    }
+}
+
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {

@@ -213,6 +213,9 @@ pub(crate) fn driver(py: Python<'_>) -> Result<(&'static str, String), Failure> 
 /// Has later calls use this driver.
 #[pyfunction]
 pub(crate) fn use_driver(py: Python<'_>, name: &str, sim_devices: Option<&str>) -> Result<(), Failure> {
+    if name.trim().is_empty() {
+        return Err(DriverChoiceError::Unknown { text: name.to_owned() }.into());
+    }
     let choice: Choice = name.parse()?;
     let devices: Option<SimDevices> = sim_devices.map(str::parse).transpose().map_err(DriverChoiceError::from)?;
     let machine = py.detach(|| {

@@ -49,6 +49,14 @@ impl DevicePool {
         }
     }
 
+    /// Gives back what nobody uses beyond what is kept for later requests, as far as the copies of it have run.
+    fn keep_few(&self) {
+        let counts = self.pool.counts();
+        if counts.free.saturating_add(counts.in_flight) > KEPT_MAX {
+            self.pool.trim(KEPT_MAX);
+        }
+    }
+
     /// Returns a stream that comes after what these streams were given so far; `None` where there are none.
     fn after_copies(&self) -> Option<bursar::Result<Stream>> {
         let opened = pool::opened(self.device).filter(|opened| Arc::ptr_eq(&opened.context, &self.context));
@@ -126,7 +134,10 @@ pub(crate) fn trim() -> Bytes {
 pub(crate) fn pinned_statistics(py: Python<'_>) -> Result<Vec<(u32, u64, u64)>, Failure> {
     check_not_forked()?;
     Ok(py.detach(|| {
-        let counted = |of: &DevicePool| (of.device, of.pool.counts());
+        let counted = |of: &DevicePool| {
+            of.keep_few();
+            (of.device, of.pool.counts())
+        };
         all().iter().map(counted).map(|(device, counts)| (device, counts.held.get(), counts.free.get())).collect()
     }))
 }
@@ -150,9 +161,7 @@ impl Drop for PinnedMemory {
             return drop(buffer);
         }
         buffer.into_iter().for_each(|buffer| self.of.take_back(buffer));
-        if self.of.pool.counts().free > KEPT_MAX {
-            self.of.pool.trim(KEPT_MAX);
-        }
+        self.of.keep_few();
     }
 }
 

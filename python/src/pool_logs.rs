@@ -14,9 +14,21 @@ use std::time::Duration;
 pub(crate) struct Logs {
     /// Those that are told of what happens.
     open: RwLock<Vec<Logging>>,
-    /// The logs that are not written to their end, with their files.
-    unwritten: Mutex<Vec<(Logging, Option<FileId>)>>,
+    /// The logs that are not known to be written to their end.
+    unwritten: Mutex<Vec<Unwritten>>,
 }
+
+/// A log that is not known to be written to its end.
+#[derive(Debug)]
+struct Unwritten {
+    log: Logging,
+    file: Option<FileId>,
+    /// Set once it is told of nothing more. Whoever ended it need not have waited until it was written.
+    has_ended: bool,
+}
+
+/// The longest wait for what a log has left to write that nobody else waits for.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The device and the number of a file.
 type FileId = (u64, u64);
@@ -45,11 +57,16 @@ impl Logs {
         open: impl FnOnce() -> Result<Logging, E>,
     ) -> Result<Result<Logging, E>, InUse> {
         let mut unwritten = self.unwritten();
-        if file_id(path).is_some_and(|wanted| unwritten.iter().any(|(_, file)| *file == Some(wanted))) {
-            return Err(InUse);
+        if let Some(wanted) = file_id(path) {
+            let is_written = |of: &Unwritten| of.has_ended && of.log.close(ENDS_WITHIN).is_ok();
+            unwritten.retain(|of| of.file != Some(wanted) || !is_written(of));
+            if unwritten.iter().any(|of| of.file == Some(wanted)) {
+                return Err(InUse);
+            }
         }
         let opened = open();
-        unwritten.extend(opened.iter().map(|log| (log.clone(), file_id(path))));
+        let file = file_id(path);
+        unwritten.extend(opened.iter().map(|log| Unwritten { log: log.clone(), file, has_ended: false }));
         Ok(opened)
     }
 
@@ -62,8 +79,10 @@ impl Logs {
     /// records it has.
     pub(crate) fn close(&self, log: &Logging, patience: Duration) -> Option<u64> {
         self.open.write().unwrap_or_else(PoisonError::into_inner).retain(|other| other.identity() != log.identity());
+        let is_it = |of: &Unwritten| of.log.identity() == log.identity();
+        self.unwritten().iter_mut().filter(|of| is_it(of)).for_each(|of| of.has_ended = true);
         let summary = log.close(patience).ok()?;
-        self.unwritten().retain(|(other, _)| other.identity() != log.identity());
+        self.unwritten().retain(|of| !is_it(of));
         Some(summary.written)
     }
 
@@ -74,7 +93,7 @@ impl Logs {
 
     /// Closes all logs that are not, each within `patience`.
     pub(crate) fn close_all(&self, patience: Duration) {
-        let unwritten: Vec<_> = self.unwritten().iter().map(|(log, _)| log.clone()).collect();
+        let unwritten: Vec<_> = self.unwritten().iter().map(|of| of.log.clone()).collect();
         for log in unwritten {
             // One that is not written in time, or cannot be, is as long as it is.
             let _written = self.close(&log, patience);
@@ -83,10 +102,10 @@ impl Logs {
 
     /// Ends a log that nobody was given.
     pub(crate) fn give_up(&self, log: &Logging) {
-        let _written = self.close(log, Duration::from_secs(1));
+        let _written = self.close(log, ENDS_WITHIN);
     }
 
-    fn unwritten(&self) -> MutexGuard<'_, Vec<(Logging, Option<FileId>)>> {
+    fn unwritten(&self) -> MutexGuard<'_, Vec<Unwritten>> {
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,16 +1,17 @@
 //! Memory that is set aside, as Python has it.
 
-use crate::failure::{Failure, GivenBack};
+use crate::failure::{Failure, GivenBack, leaving};
 use crate::size::Size;
 use bursar::error::{Claims, ExternalError};
+use bursar::ledger::{self, LedgerAccount};
 use bursar::memory::Account;
-use bursar::{Bytes, DeviceId, Error, ledger};
+use bursar::{Bytes, DeviceId, Error};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Returns the error of a charge to a reservation that was given back.
@@ -24,7 +25,10 @@ fn given_back() -> Error {
 pub(crate) struct Drawn {
     /// The UUID of the device.
     uuid: String,
+    ledger: ledger::Ledger,
     state: RwLock<State>,
+    /// This process's account with the ledger, which memory is charged to that slept when the reservation was released, and wakes.
+    account: OnceLock<LedgerAccount>,
 }
 
 #[derive(Debug)]
@@ -32,6 +36,8 @@ struct State {
     /// None once it is released and nothing of it is held.
     reserved: Option<Arc<ledger::Reservation>>,
     is_released: bool,
+    /// The bytes that are charged to the process's account instead.
+    elsewhere: Bytes,
     /// Those who have it: its object, and pools.
     users: u32,
 }
@@ -39,9 +45,10 @@ struct State {
 impl Drawn {
     /// Makes it for the first who has it.
     pub(crate) fn new(reserved: ledger::Reservation) -> Self {
-        let uuid = reserved.ledger().subject().uuid.to_string();
-        let state = State { reserved: Some(Arc::new(reserved)), is_released: false, users: 1 };
-        Self { uuid, state: RwLock::new(state) }
+        let ledger = reserved.ledger().clone();
+        let (uuid, reserved) = (ledger.subject().uuid.to_string(), Some(Arc::new(reserved)));
+        let state = State { reserved, is_released: false, elsewhere: Bytes::ZERO, users: 1 };
+        Self { uuid, ledger, state: RwLock::new(state), account: OnceLock::new() }
     }
 
     /// Makes an object that has it too, for a device that this process need not have opened.
@@ -111,6 +118,17 @@ impl Drawn {
         Ok(())
     }
 
+    /// Returns this process's account with the ledger.
+    fn account(&self) -> bursar::Result<&LedgerAccount> {
+        match self.account.get() {
+            Some(account) => Ok(account),
+            None => {
+                let account = self.ledger.account()?;
+                Ok(self.account.get_or_init(|| account))
+            }
+        }
+    }
+
     /// Takes the reservation out for those who draw on it by a token, unless something here uses it.
     fn take(&self) -> Result<ledger::Reservation, Failure> {
         let mut state = self.write();
@@ -170,22 +188,40 @@ impl Account for Drawn {
     }
 
     fn charge_within(&self, bytes: Bytes, patience: Duration) -> bursar::Result<()> {
-        self.charge_by(bytes, |reserved| reserved.charge_within(bytes, patience))
-    }
-
-    fn release(&self, bytes: Bytes) {
-        self.reserved().into_iter().for_each(|reserved| reserved.release(bytes));
-        if self.is_released() {
-            self.write().settle();
+        match self.charge_by(bytes, |reserved| reserved.charge_within(bytes, patience)) {
+            Err(_) if self.is_released() => {
+                self.account()?.charge_within(bytes, patience)?;
+                self.write().elsewhere += bytes;
+                Ok(())
+            }
+            charged => charged,
         }
     }
 
+    fn release(&self, bytes: Bytes) {
+        if !self.is_released() {
+            return self.reserved().into_iter().for_each(|reserved| reserved.release(bytes));
+        }
+        let mut state = self.write();
+        let elsewhere = bytes.min(state.elsewhere);
+        state.elsewhere -= elsewhere;
+        self.account.get().into_iter().for_each(|account| account.release(elsewhere));
+        state.reserved.iter().for_each(|reserved| reserved.release(bytes.saturating_sub(elsewhere)));
+        state.settle();
+    }
+
     fn note_refusal(&self, error: &Error) {
-        self.reserved().into_iter().for_each(|reserved| reserved.note_refusal(error));
+        match (self.reserved(), self.account.get()) {
+            (Some(reserved), _) => reserved.note_refusal(error),
+            (None, account) => account.into_iter().for_each(|account| account.note_refusal(error)),
+        }
     }
 
     fn claims(&self, bytes: Bytes) -> Option<Claims> {
-        self.reserved().and_then(|reserved| reserved.claims(bytes))
+        match self.reserved() {
+            Some(reserved) => reserved.claims(bytes),
+            None => self.account.get().and_then(|account| account.claims(bytes)),
+        }
     }
 
     fn name(&self) -> Option<String> {
@@ -316,9 +352,9 @@ impl Reservation {
         Ok(this)
     }
 
-    #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyAny>) -> Result<(), Failure> {
-        self.release(py)
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leaving(raised, self.release(py))
     }
 
     fn __repr__(&self) -> String {
@@ -395,9 +431,9 @@ impl ReservationBlock {
         kept.map_or(Ok(()), |kept| kept.get().release(py))
     }
 
-    #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        self.release(py)
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leaving(raised, self.release(py))
     }
 }
 

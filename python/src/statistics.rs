@@ -1,6 +1,6 @@
 //! The pool of this process as Python sees it: its terms, its counts and its log.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, leaving};
 use crate::interruptible::retry;
 use crate::machine::Machine;
 use crate::pinned;
@@ -152,9 +152,9 @@ impl Log {
     }
 
     /// Ends the log as [`close`](Self::close) does. The exception of a signal's handler ends the wait for what is written, and the log too.
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        self.close(py, CLOSES_WITHIN).map(drop)
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leaving(raised, self.close(py, CLOSES_WITHIN).map(drop))
     }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import bursar
 import pytest
@@ -25,6 +26,12 @@ def test_text_that_is_no_size_is_named(text: str) -> None:
 def test_an_unknown_driver_is_named() -> None:
     with pytest.raises(bursar.InvalidValue, match="opencl"):
         bursar.use_driver("opencl")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "devices"), [("", None), (" ", None), ("sim", "1x0GiB"), ("sim", "1x1000PiB")])
+def test_r4_a_driver_or_devices_that_cannot_be_are_named(name: Any, devices: str | None) -> None:
+    with pytest.raises(bursar.InvalidValue, match="describes no devices" if devices else "driver"):
+        bursar.use_driver(name, sim_devices=devices)
 
 
 def test_exceptions_are_pickled_with_their_numbers() -> None:

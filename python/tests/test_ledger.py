@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -141,3 +143,22 @@ def test_a_token_that_means_nothing_is_refused_by_its_kind(card: Card, monkeypat
     monkeypatch.setenv("BURSAR_RESERVATION", "nonsense")
     with pytest.raises(bursar.InvalidToken, match="nonsense"):
         bursar.share()
+
+
+def test_l5_a_relative_folder_of_ledgers_stays_where_it_was_first(tmp_path: Path) -> None:
+    program = """
+import bursar, os
+os.environ["BURSAR_LEDGER_DIR"] = "ledgers"
+os.chdir("one")
+bursar.use_driver("sim", sim_devices="1x256MiB@relative")
+kept = bursar.reserve("200MiB").wait()
+os.chdir("../two")
+try:
+    bursar.reserve("200MiB", timeout=0).wait()
+except bursar.OutOfMemory:
+    print(bursar.ledger().devices[0].set_aside >> 20, os.listdir("."))
+"""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir(mode=0o700)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.stdout == "200 []\n", ran.stderr

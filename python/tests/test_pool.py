@@ -345,6 +345,19 @@ def test_pinned_memory_is_used_again() -> None:
     assert ctypes.addressof(bursar.pinned(5000)) == address
 
 
+def test_pinned_memory_that_is_kept_is_bounded_where_copies_may_run(card: Card) -> None:
+    program = """
+import bursar
+used = bursar.Buffer(100)
+dropped = [bursar.pinned("256MiB") for _ in range(6)]
+del dropped
+for _ in range(2):
+    [counts] = bursar.pinned_statistics()
+    print(counts.cached == counts.held <= 1 << 30)
+"""
+    assert card.run(program) == "True\n" * 2
+
+
 def test_pinned_memory_that_is_kept_is_bounded_shown_and_given_back() -> None:
     bursar.use_driver("sim", sim_devices="1x8GiB")
     bound, sizes = 1 << 30, [(1 + step % 60) * (3 << 20) + 4096 * step for step in range(40)]

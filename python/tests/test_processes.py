@@ -38,6 +38,26 @@ def test_y3_a_forked_child_has_nothing_of_its_parent_s(card: Card, end: str) -> 
     assert card.run(FORKED.replace("END", end)) == "0 6\n"
 
 
+LEAVING = """
+import bursar, os, sys
+for block in (bursar.reserve("1MiB"), bursar.log(os.environ["BURSAR_LEDGER_DIR"] + "/run.csv")):
+    try:
+        with block:
+            if os.fork() == 0:
+                sys.exit(7)
+            print(os.WEXITSTATUS(os.wait()[1]))
+            if os.fork() == 0:
+                raise KeyError("the real problem")
+            print(os.WEXITSTATUS(os.wait()[1]))
+    except KeyError:
+        os._exit(8)
+"""
+
+
+def test_y3_a_forked_child_leaves_a_block_of_its_parent_s_by_its_own_exception(card: Card) -> None:
+    assert card.run(LEAVING).split() == ["7", "8"] * 2
+
+
 SPAWNED = """
 import bursar, multiprocessing
 

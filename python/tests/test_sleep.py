@@ -167,16 +167,22 @@ def test_z5_a_text_to_discard_is_one_tag() -> None:
     assert bursar.wake().restored < 4 << 20 and cache.ptr
 
 
-def test_y6_a_pool_whose_reservation_was_released_asleep_says_so(card: Card) -> None:
+def test_y6_a_pool_whose_reservation_was_released_asleep_wakes_in_its_turn(card: Card) -> None:
     reservation = bursar.reserve("1GiB").wait()
     bursar.use_pool(reservation=reservation)
     buffer = bursar.Buffer("64MiB")
     bursar.sleep()
     reservation.release()
-    with pytest.raises(bursar.Released, match="the reservation was given back"):
+    with bursar.reserve(card.ledger().limit), pytest.raises(bursar.OutOfMemory, match="64 MiB requested"):
         bursar.wake()
     assert bursar.sleep_state().state == "asleep"
+    bursar.wake()
+    assert (card.ledger().held, len(buffer.to_bytes())) == (64 << 20, 64 << 20)
+    with pytest.raises(bursar.Released, match="the pool cannot grow"):
+        bursar.Buffer("128MiB")
     del buffer
+    bursar.trim()
+    assert card.ledger().held == 0
 
 
 def test_z6_a_wake_waits_for_another_that_is_under_way(card: Card) -> None:
@@ -488,3 +494,52 @@ def test_z6_threads_that_sleep_and_wake_at_once_wait_for_each_other() -> None:
     assert failures == []
     bursar.wake()
     assert all(len(buffer.to_bytes()) == 2 << 20 for buffer in buffers)
+
+
+def test_y6_memory_that_slept_when_its_reservation_was_released_wakes(card: Card) -> None:
+    program = """
+import bursar
+with bursar.reserve("1GiB", label="stage") as stage:
+    bursar.use_pool(reservation=stage)
+    with bursar.tag("weights"):
+        weights = bursar.Buffer("16MiB")
+    awake = bursar.Buffer("32MiB")
+    weights.copy_from(b"weights")
+    bursar.sleep("weights")
+counts = lambda: bursar.ledger().devices[0].held >> 20
+print(counts())
+try:
+    bursar.Buffer("64MiB")
+except bursar.Released as error:
+    print("it does not grow")
+print(bursar.wake("weights").restored >> 20, weights.to_bytes()[:7], counts())
+bursar.sleep(keep_place=True)
+print(counts(), bursar.wake().restored >> 20)
+bursar.sleep()
+print(counts(), bursar.wake().restored >> 20, weights.to_bytes()[:7], counts())
+del weights, awake
+bursar.trim()
+bursar.use_pool()
+print(counts())
+"""
+    expected = "32 / it does not grow / 16 b'weights' 48 / 48 48 / 0 48 b'weights' 48 / 0"
+    assert card.run(program).strip().split("\n") == expected.split(" / ")
+
+
+def test_z8_whoever_is_refused_a_place_is_told_who_has_it(card: Card) -> None:
+    bursar.use_pool()
+    asleep = bursar.Buffer("5GiB")
+    bursar.sleep(discard=True)
+    another = card.python('import bursar\nwith bursar.reserve("4GiB", label="another"):\n    print(flush=True)\n    input()')
+    assert another.stdout is not None and another.stdout.readline() == "\n"
+    refusals = []
+    for move in (bursar.wake, lambda: bursar.sleep(keep_place=True)):
+        with pytest.raises(bursar.OutOfMemory) as refused:
+            move()
+        refusals.append(refused.value)
+    another.communicate("\n", timeout=PATIENCE)
+    bursar.wake()
+    for refusal in refusals:
+        assert any("[another]" in holder.name for holder in refusal.holders), refusal.holders
+        assert "[another]: 4 GiB set aside" in refusal.explanation
+    assert len(asleep) == 5 << 30

@@ -7,7 +7,8 @@ pub use lease::StreamLease;
 
 use crate::deferred_frees::DeferredFrees;
 use bursar_core::{
-    Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, StreamNumber, TrackedBlock, tag,
+    Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, StreamMisuse, StreamNumber,
+    TrackedBlock, tag,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -181,8 +182,31 @@ impl StreamPool {
         self.take(Mode::Lease, priority).map(|pooled| StreamLease::new(self.clone(), pooled))
     }
 
+    /// Takes a stream that is not being captured: one that a lease gave back in the middle of a capture is the last to be taken again
+    /// before that has ended.
     fn take(&self, mode: Mode, priority: i32) -> Result<PooledStream> {
         check_priority(&self.shared.context, priority)?;
+        let mut captured = Vec::new();
+        let taken = loop {
+            match self.take_any(mode, priority) {
+                Ok(taken) if mode == Mode::Lease && self.is_captured(taken.stream) => captured.push(taken),
+                taken => break taken,
+            }
+        };
+        let taken = match taken {
+            Err(Error::Capacity { .. }) if !captured.is_empty() => Ok(captured.swap_remove(0)),
+            taken => taken,
+        };
+        captured.into_iter().for_each(|pooled| self.give_back(pooled));
+        taken
+    }
+
+    fn is_captured(&self, stream: Stream) -> bool {
+        let checked = self.shared.context.check_stream(stream);
+        matches!(checked, Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }))
+    }
+
+    fn take_any(&self, mode: Mode, priority: i32) -> Result<PooledStream> {
         let StreamOptions { max_streams, .. } = self.shared.options;
         let slot = {
             let mut state = self.state();

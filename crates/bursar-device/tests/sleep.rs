@@ -1,13 +1,14 @@
 //! Clauses Z5, Z6 and Z9: the blocks of tags that sleep, while others allocate and free.
 
+use bursar::host::PinnedPool;
 use bursar_conformance::sleep::Heap;
 use bursar_core::{
-    AllocTag, Build, DeviceBlock, DeviceId, DeviceMemoryResource, Error, HostMemory, HostStore, Result, Stack, Stream,
-    leaf, tag,
+    AllocTag, Build, DeviceBlock, DeviceId, DeviceMemoryResource, Error, HostMemory, HostStore, Result, SleepState,
+    Stack, Status, Stream, leaf, tag,
 };
 use bursar_device::{Gpu, SleepOptions, WakeOptions};
 use bursar_memory::PagePool;
-use bursar_sim::Sim;
+use bursar_sim::{Call, Faults, Sim};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -182,4 +183,27 @@ fn awake<T>(mut act: impl FnMut() -> Result<T>) -> Result<T> {
             done => return done,
         }
     }
+}
+
+/// The copies of a sleep that nobody can wait for still read what stays awake: it is freed, and written to, after them.
+#[test]
+fn z7_copies_that_cannot_be_waited_for_come_before_whatever_is_next() {
+    let sim = Sim::seeded(1);
+    let faults = Faults::new(sim.clone());
+    let gpu = Gpu::open(faults.clone(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames));
+    let gpu = gpu.expect("a simulated device opens");
+    let pinned = PinnedPool::near(&gpu).expect("a node");
+    let stream = gpu.streams().lease().expect("room");
+    let [freed, mut written] =
+        [7, 8].map(|byte: u8| gpu.buffer_from(&[byte; BYTES as usize], &stream, tag!("bytes")).expect("room"));
+    faults.fail_always(Call::StreamSynchronize, Status::Unavailable);
+    gpu.sleep(&pinned, &SleepOptions::new()).expect_err("nobody knows whether it is copied");
+    faults.heal();
+    assert_eq!(gpu.sleep_reading().state, SleepState::Awake);
+    drop(freed);
+    let next = gpu.buffer_from(&[9u8; BYTES as usize], &stream, tag!("bytes")).expect("room");
+    stream.submit(|work| work.fill(&mut written, 10)).expect("submitted");
+    assert_eq!(next.to_vec().expect("read"), [9; BYTES as usize]);
+    assert_eq!(written.to_vec().expect("read"), [10; BYTES as usize]);
+    sim.assert_clean();
 }

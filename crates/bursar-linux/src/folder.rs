@@ -4,6 +4,7 @@ use std::fs::DirBuilder;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The environment variable that names the folder in which the processes of a user share.
 pub const FOLDER_VARIABLE: &str = "BURSAR_LEDGER_DIR";
@@ -18,7 +19,8 @@ pub fn user_id() -> u32 {
 }
 
 /// Returns the folder in which the processes of `user` share: the one that [`FOLDER_VARIABLE`] names, or else one of the user's
-/// own in shared memory. It need not exist.
+/// own in shared memory. It need not exist. A relative one is in the folder that this process was in when it first asked: it means the same
+/// from then on, wherever the process goes.
 ///
 /// ```
 /// if std::env::var_os(bursar_linux::FOLDER_VARIABLE).is_none() {
@@ -27,7 +29,10 @@ pub fn user_id() -> u32 {
 /// ```
 pub fn shared_folder(user: u32) -> PathBuf {
     match std::env::var_os(FOLDER_VARIABLE) {
-        Some(folder) if !folder.is_empty() => folder.into(),
+        Some(folder) if !folder.is_empty() => {
+            static BEGAN_IN: OnceLock<PathBuf> = OnceLock::new();
+            BEGAN_IN.get_or_init(|| std::env::current_dir().unwrap_or_default()).join(folder)
+        }
         _ => PathBuf::from(format!("/dev/shm/bursar-{user}")),
     }
 }

@@ -1,5 +1,6 @@
 //! The description of simulated devices that people write in the environment and on command lines.
 
+use crate::machine::ADDRESSES;
 use crate::{Sim, SimBuilder};
 use bursar_core::{Bytes, ParseBytesError};
 use std::fmt;
@@ -66,7 +67,9 @@ impl FromStr for SimDevices {
         };
         let (count, bytes) = shape.split_once('x').ok_or_else(malformed)?;
         let count = count.trim().parse().ok().filter(|count| (1..=64).contains(count)).ok_or_else(malformed)?;
-        Ok(Self { count, bytes: bytes.parse()?, name })
+        let bytes = bytes.parse()?;
+        let is_memory = Bytes::ZERO < bytes && bytes <= Bytes(ADDRESSES);
+        if is_memory { Ok(Self { count, bytes, name }) } else { Err(malformed()) }
     }
 }
 
@@ -88,7 +91,7 @@ impl fmt::Display for SimDevices {
 #[non_exhaustive]
 pub enum SimDevicesError {
     /// The text is not a count, an `x`, a size and an optional name.
-    #[error("{text:?} describes no devices: write 2x80GiB, 1 to 64 of them, or 2x80GiB@name")]
+    #[error("{text:?} describes no devices: write 2x80GiB, 1 to 64 of them with at most 32 TiB each, or 2x80GiB@name")]
     Malformed {
         /// The text.
         text: String,
@@ -104,14 +107,16 @@ mod tests {
 
     #[test]
     fn descriptions_of_simulated_devices_are_read_or_refused() {
-        for (text, count, bytes, name) in
-            [("1x1GiB", 1, Bytes::gib(1), None), ("64x512MiB@a b", 64, Bytes::mib(512), Some("a b"))]
-        {
+        for (text, count, bytes, name) in [
+            ("1x1GiB", 1, Bytes::gib(1), None),
+            ("2x32TiB", 2, Bytes(ADDRESSES), None),
+            ("64x512MiB@a b", 64, Bytes::mib(512), Some("a b")),
+        ] {
             let expected = SimDevices { count, bytes, name: name.map(str::to_owned) };
             assert_eq!(text.parse(), Ok(expected.clone()));
             assert_eq!(expected.to_string(), text);
         }
-        for text in ["", "2", "x", "0x1GiB", "65x1GiB", "-1x1GiB", "2x1GiB@", "2xlots", "2y1GiB"] {
+        for text in ["", "2", "x", "0x1GiB", "65x1GiB", "-1x1GiB", "1x0GiB", "1x33TiB", "2x1GiB@", "2xlots", "2y1GiB"] {
             assert!(text.parse::<SimDevices>().is_err(), "{text}");
         }
     }

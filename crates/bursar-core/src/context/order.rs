@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, Status, Stream, StreamMisuse};
+use crate::{
+    DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, STREAM_SLOTS, Status, Stream, StreamMisuse,
+};
 use std::io::Write as _;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -74,6 +76,33 @@ impl DeviceContext {
     pub fn order_after(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
         let then = then.into();
         self.on_lasting(first.into(), |first| self.order_outside(first, then))
+    }
+
+    /// Makes what any stream of the context is given from here on wait for what was submitted to `first` before, without blocking the
+    /// caller. One that is being captured does not; the first failure is returned, after all have been tried.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # fn show(context: &DeviceContext, copies: Stream) -> Result<()> {
+    /// context.precede_all(copies)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn precede_all(&self, first: impl Into<Stream>) -> Result<(), DriverError> {
+        let first = first.into();
+        let Ok(held) = self.hold(first) else { return Ok(()) };
+        // SAFETY: the stream is live while it is held.
+        let event = unsafe { self.record_event(held.raw()) }?;
+        let wait = |slot| -> Result<(), DriverError> {
+            let Some(then) = self.hold_slot_for_question(slot)? else { return Ok(()) };
+            // SAFETY: the stream is live while it is held, and the event was recorded above.
+            unsafe { self.driver.stream_wait(self.device, then.raw(), event) }
+        };
+        let ordered = (0..STREAM_SLOTS).filter(|&slot| slot != first.slot()).map(wait).fold(Ok(()), Result::and);
+        // SAFETY: taken by `record_event`; a wait that was submitted keeps what it waits for.
+        unsafe { self.return_event(event) };
+        ordered
     }
 
     /// Takes an event and records it on a stream; where that fails, the event is returned.

@@ -6,7 +6,7 @@
 
 use super::DeviceContext;
 use crate::stream::StreamHold;
-use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream};
+use crate::{DriverError, Error, Progress, RawStream, Result, STREAM_SLOTS, Stream};
 use std::sync::PoisonError;
 
 impl DeviceContext {
@@ -46,6 +46,36 @@ impl DeviceContext {
             at.map(|at| spare.remove(at).0)
         };
         spare.map_or_else(|| self.create_stream(priority), Ok)
+    }
+
+    /// Returns a stream of the usual priority as [`take_stream`](Self::take_stream) does, but only one that has run everything it was given: for
+    /// whoever waits for what he gives it, and for nothing else.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # fn show(context: &DeviceContext) -> Result<()> {
+    /// let stream = context.take_idle_stream()?;
+    /// context.synchronize(stream)?;
+    /// context.take_back_stream(stream, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn take_idle_stream(&self) -> Result<Stream> {
+        let spare = || self.spare_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let usual: Vec<_> = spare().extract_if(.., |(_, priority)| *priority == 0).collect();
+        let mut busy = usual.into_iter();
+        // One that cannot be asked, or is being captured, may be busy for all that is known.
+        let mut passed = Vec::new();
+        let idle = busy.by_ref().find_map(|(stream, priority)| match self.query(stream) {
+            Ok(Progress::Complete) => Some(stream),
+            _ => {
+                passed.push((stream, priority));
+                None
+            }
+        });
+        spare().extend(passed.into_iter().chain(busy));
+        idle.map_or_else(|| self.create_stream(0), Ok)
     }
 
     /// Returns a stream that the context made with `priority` to it, for whoever [takes](Self::take_stream) one next:

@@ -126,6 +126,7 @@ impl GraphMemory {
         let (stream, context) = (stream.into(), self.context());
         context.fault().check()?;
         context.hold_for_memory(stream)?;
+        self.find_freed()?;
         let capture =
             Capture { memory: self.clone(), order: announce(self, Some(stream), CaptureMaker::Context)?, stream };
         let held = context.hold(stream).inspect_err(|_| capture.end(false))?;
@@ -175,8 +176,14 @@ impl GraphMemory {
         self.announce_foreign(None)
     }
 
+    /// Has the memory below find out what has been freed and done with: in a capture its streams cannot be asked.
+    fn find_freed(&self) -> Result<()> {
+        self.shared.below.reap().map(drop)
+    }
+
     fn announce_foreign(&self, origin: Option<Stream>) -> Result<ForeignCapture> {
         self.shared.launches.settle(self.context(), self.shared.own)?;
+        self.find_freed()?;
         Ok(ForeignCapture { memory: self.clone(), order: announce(self, origin, CaptureMaker::Others)? })
     }
 }

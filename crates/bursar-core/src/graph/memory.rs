@@ -36,7 +36,8 @@ fn step(held: u64) -> u64 {
 /// Several graphs may be captured into one memory, one after another. Each begins with all that is not in a block, so
 /// together they hold little more than the largest needs; in return they never run at once: [`Graph::launch`](crate::Graph::launch)
 /// sees to that, and whoever launches by other means has to. A block that outlives its capture may lie where a graph that
-/// was captured *before* has its own: launching that one overwrites it, until its own graph is launched again.
+/// was captured *before* has its own: launching that one overwrites it, and it is neither read nor written to until its own graph has been
+/// launched again.
 ///
 /// Statistics and refusals show its blocks under the tags that they were allocated with, and what it holds beyond them as
 /// `graph memory`.

@@ -86,7 +86,7 @@ impl State {
 
 impl Shared {
     pub(super) fn new(below: Arc<dyn DeviceMemoryResource>) -> Result<Self> {
-        let own = below.context().take_stream(0)?;
+        let own = below.context().take_idle_stream()?;
         let (owner, graphs) = (OwnerId::unique(), AtomicUsize::new(0));
         let (context, survey) = (below.context(), Survey::of_path(|survey| below.survey(survey)));
         let count = context.sink().count_graph(context.device(), &survey);

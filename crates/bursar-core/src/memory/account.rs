@@ -48,7 +48,7 @@ pub trait Account: fmt::Debug + Send + Sync {
     }
 
     /// Charges like [`charge`](Self::charge), waiting at most for `patience` until there is room. An account with a queue
-    /// waits in it; one without asks again and again.
+    /// waits in it; one without asks again and again. Budgets charge so for what slept and wakes, and for nothing else.
     fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
         let began = Instant::now();
         loop {

@@ -1,5 +1,6 @@
 //! Captures beside work that is no part of them: blocks that they leave behind, frees on streams that are not captured, and
 //! captures that the driver does not end.
+#![allow(unsafe_code)]
 
 use super::{LEN, pooled, pooled_over};
 use bursar_conformance::sleep::Heap;
@@ -8,6 +9,8 @@ use bursar_device::{DeviceBuffer, Gpu, GpuCapture, SleepOptions, StreamLease, Wa
 use bursar_memory::{Guard, PagePool};
 use bursar_sim::{Call, Faults, Sim};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 fn leases<const N: usize>(gpu: &Gpu) -> [StreamLease; N] {
     std::array::from_fn(|_| gpu.streams().lease().expect("room"))
@@ -182,4 +185,93 @@ fn r5_a_stream_whose_handle_was_asked_for_in_a_capture_is_asked_about_after_it()
     let refused = gpu.context().check_stream(&stream).expect_err("somebody else captures it");
     assert!(matches!(refused, Error::StreamMisuse { why: StreamMisuse::Capturing, .. }), "{refused}");
     sim.end_capture(DeviceId(0), raw).expect("captured");
+}
+
+/// Ends the stall of a stream after a while, for whoever waits for it. Returns a function that ends it, and says whether that came first.
+fn stalled(faults: &Arc<Faults>, stream: &StreamLease) -> impl FnOnce() -> bool {
+    let raw = stream.submit(|work| work.raw_stream()).expect("a stream");
+    // SAFETY: the stream is live.
+    let stall = unsafe { faults.stall(DeviceId(0), raw) }.expect("the device works");
+    let (end, ended) = channel();
+    let ends = std::thread::spawn(move || {
+        let is_first = ended.recv_timeout(Duration::from_secs(5)).is_ok();
+        drop(stall);
+        is_first
+    });
+    move || {
+        _ = end.send(());
+        ends.join().expect("no panic")
+    }
+}
+
+/// A stream that comes back from the memory of a graph waits for its launches; who waits for his own work takes another.
+#[test]
+fn z3_a_capture_and_a_wake_wait_for_no_work_of_others() {
+    for is_asleep in [false, true] {
+        let faults = Faults::new(Sim::seeded(1));
+        let gpu = Gpu::open(faults.clone(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames));
+        let gpu = gpu.expect("a simulated device opens");
+        let [busy, stream] = leases(&gpu);
+        let kept = gpu.buffer_from(&[3u32; LEN], &stream, tag!("kept")).expect("room");
+        let capture = |stream: &StreamLease| {
+            gpu.capture(stream, |capture| capture.gpu().zeros::<u32>(LEN, capture.stream(), tag!("left")))
+        };
+        let (graph, left) = capture(&busy).expect("captured");
+        let in_time = if is_asleep {
+            gpu.sleep(&Heap, &SleepOptions::new()).expect("idle");
+            let others = leases::<2>(&gpu);
+            let end = stalled(&faults, &busy);
+            drop((graph, left));
+            gpu.wake(&WakeOptions::new()).expect("room");
+            drop(others);
+            end()
+        } else {
+            let end = stalled(&faults, &busy);
+            graph.launch(&busy).expect("launched");
+            drop((graph, left));
+            drop(capture(&stream).expect("captured"));
+            end()
+        };
+        assert!(in_time, "asleep: {is_asleep}");
+        assert_eq!(kept.to_vec().expect("read"), [3; LEN]);
+    }
+}
+
+#[test]
+fn z3_a_stream_whose_lease_ends_in_a_capture_is_anothers_only_after_it() {
+    let sim = Sim::seeded(1);
+    let gpu = pooled(&sim);
+    let [stream, side] = leases(&gpu);
+    let mut other = gpu.buffer_from(&[1u32; LEN], &stream, tag!("other")).expect("room");
+    let number = side.number();
+    let record = |capture: &GpuCapture<'_>| -> Result<()> {
+        capture.order(capture.stream(), &side)?;
+        drop(side);
+        let elsewhere = || {
+            let lease = gpu.streams().lease()?;
+            lease.submit(|work| work.fill(&mut other, 2))
+        };
+        std::thread::scope(|scope| scope.spawn(elsewhere).join().expect("no panic"))
+    };
+    let (graph, ()) = gpu.capture(&stream, record).expect("captured");
+    assert_eq!(other.to_vec().expect("read"), [2; LEN], "it is no part of the graph");
+    let leased: Vec<_> = (0..2).map(|_| gpu.streams().lease().expect("room").number()).collect();
+    assert!(leased.contains(&number), "it is idle again");
+    drop((graph, other));
+    sim.assert_clean();
+}
+
+/// In a capture no stream can be asked how far it is.
+#[test]
+fn p4_a_capture_has_what_was_freed_before_and_is_done_with() {
+    let sim = Sim::builder().seed(3).device(bursar_core::Bytes::mib(96)).build();
+    let gpu = Gpu::open(sim.clone(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames));
+    let gpu = gpu.expect("a simulated device opens");
+    let [stream] = leases(&gpu);
+    let len = 80 << 20;
+    drop(gpu.buffer_from(&vec![7u8; len], &stream, tag!("before")).expect("room"));
+    let capture =
+        |capture: &GpuCapture<'_>| capture.gpu().buffer::<u8>(len, capture.stream(), tag!("scratch")).map(drop);
+    gpu.capture(&stream, capture).expect("nothing else is used");
+    sim.assert_clean();
 }

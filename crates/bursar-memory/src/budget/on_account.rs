@@ -102,7 +102,8 @@ impl ChargePolicy for OnAccount {
     fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, patience: Duration) -> Result<()> {
         match self.admit(inner, bytes) {
             Ok(()) => self.charge.confirm(bytes.get()),
-            Err(refused) if !refused.is_capacity() || patience.is_zero() => return Err(refused),
+            Err(refused) if refused.is_capacity() && patience.is_zero() => return Err(refused),
+            // An account that is charged for nothing new may have a place for what was charged to it before.
             Err(_) => {
                 self.account.charge_within(bytes, patience)?;
                 self.charge.enter_place(bytes.get());

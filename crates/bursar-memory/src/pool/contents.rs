@@ -108,6 +108,8 @@ impl ContentsPlan {
         let settled = streams.settle().inspect_err(|unsettled| {
             if unsettled.may_be_in_flight {
                 contents.pieces.drain(..).for_each(std::mem::forget);
+                // The memory stays awake, and whoever frees it or writes to it comes after the copies.
+                streams.precede_all();
             }
         });
         copied.and(settled.map_err(|unsettled| unsettled.error)).map(|()| contents)
@@ -224,7 +226,7 @@ impl<'a> CopyStreams<'a> {
     pub(super) fn take(context: &'a DeviceContext) -> Result<Self> {
         let mut taken = Self { context, streams: Vec::with_capacity(STREAMS) };
         for _ in 0..STREAMS {
-            taken.streams.push(context.take_stream(0)?);
+            taken.streams.push(context.take_idle_stream()?);
         }
         Ok(taken)
     }
@@ -236,6 +238,15 @@ impl<'a> CopyStreams<'a> {
     ) -> Result<()> {
         let held = self.context.hold(self.streams[nth % self.streams.len()])?;
         copy(self.context, held.raw()).map_err(|error| self.context.failed(error))
+    }
+
+    /// Has everything that streams are given from now on come after the copies.
+    fn precede_all(&self) {
+        for &stream in &self.streams {
+            if let Err(error) = self.context.precede_all(stream) {
+                self.context.fault().record(error);
+            }
+        }
     }
 
     /// Waits until nothing is being copied. A failure to wait is the error even where a later attempt succeeds, since a

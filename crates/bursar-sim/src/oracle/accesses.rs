@@ -31,8 +31,9 @@ struct Segment {
 }
 
 impl Segment {
-    fn moments(&self) -> impl Iterator<Item = &OrderedOp> {
-        self.write.iter().chain(&self.reads)
+    /// Returns the accesses, each with whether it is a write.
+    fn moments(&self) -> impl Iterator<Item = (&OrderedOp, bool)> {
+        self.write.iter().map(|write| (write, true)).chain(self.reads.iter().map(|read| (read, false)))
     }
 }
 
@@ -101,14 +102,29 @@ impl Accesses {
 
     /// Returns the accesses to a range that `clock` does not cover.
     pub(crate) fn unordered(&self, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
+        self.unordered_of(range, clock, |_| true)
+    }
+
+    /// Returns the last writes to a range, as far as `clock` does not cover them.
+    pub(crate) fn unordered_writes(&self, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
+        self.unordered_of(range, clock, |is_write| is_write)
+    }
+
+    fn unordered_of(
+        &self,
+        range: Range<u64>,
+        clock: &VectorClock,
+        is_meant: impl Fn(bool) -> bool,
+    ) -> Vec<(Range<u64>, OrderedOp)> {
         let before = self.segments.range(..range.start).next_back();
         let inside = self.segments.range(range.clone());
         let touching = before.into_iter().chain(inside).filter(|(_, segment)| segment.end > range.start);
         touching
             .flat_map(|(start, segment)| {
                 let common = (*start).max(range.start)..segment.end.min(range.end);
-                let late = segment.moments().filter(|past| !clock.covers(past.epoch));
-                late.map(move |past| (common.clone(), *past))
+                let late =
+                    segment.moments().filter(|(past, is_write)| is_meant(*is_write) && !clock.covers(past.epoch));
+                late.map(move |(past, _)| (common.clone(), *past))
             })
             .collect()
     }

@@ -116,10 +116,11 @@ impl Oracle {
         self.devices[device].saved.insert(range.start, (range.end - range.start, sum));
     }
 
-    /// Records that a range is awake, as a layer above has noted: nothing fills it any more. Returns what is to be there, where
+    /// Records that a range is awake, as a layer above has noted: nothing fills it any more. It may still be read, as by copies that nobody
+    /// could wait for: whoever writes there next comes after them, like after any others. Returns what is to be there, where
     /// somebody has a block.
     pub(crate) fn record_awake(&mut self, device: usize, range: Range<u64>, op: Operation) -> Vec<(Range<u64>, u64)> {
-        let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
+        let late = self.devices[device].accesses.unordered_writes(range.clone(), &self.host);
         self.report_unordered(device, HazardKind::ContentsLost, late, op);
         let device_memory = &mut self.devices[device];
         let mut saved = device_memory.end_sleep(&range);

@@ -1,14 +1,20 @@
 //! The places that limits keep for what sleeps: taken for its frames, so that waking is not refused, and given up again.
 
 use super::super::PagePoolResource;
+use super::super::runs::UNIT;
 use super::record::{SleepingFrames, SleepingRanges, Which};
-use bursar_core::{Bytes, Error, FrameSource, Result, SleepRequest};
+use bursar_core::{Bytes, Error, FrameSource, Holder, Result, SleepRequest, explain};
 use std::time::{Duration, Instant};
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Takes a place with the limits: at once, or in the turn of whoever waits for it. Before a refusal every pool of the
-    /// device gives back what it can, and before a wait this one what is free once its work has run.
+    /// Takes a place with the limits: at once, or in the turn of whoever waits for it. A refusal says who has the memory.
     pub(super) fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        let explained = |refused| explain(&self.context, |survey| self.survey(survey), refused, bytes, (bytes, UNIT));
+        self.try_take_place(bytes, patience).map_err(explained)
+    }
+
+    /// Before a refusal every pool of the device gives back what it can, and before a wait this one what is free once its work has run.
+    fn try_take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
         let began = Instant::now();
         let is_refused = |taken: &Result<()>| taken.as_ref().is_err_and(Error::is_capacity);
         let mut taken = self.source.take_place(bytes, Duration::ZERO);
