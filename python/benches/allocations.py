@@ -1,8 +1,9 @@
 """The cost of an allocation and its free through PyTorch and through CuPy, beside their own. Prints lines of JSON.
 
-Every allocator has a process of its own. The processes of one generation live at the same time and measure in turns, so that
-what disturbs the machine disturbs all of them; a generation begins with new processes. Of all turns the median and the best
-are printed.
+Every allocator has a process of its own. The processes of one generation live at the same time and measure in turns, each round on a
+core that is the same for all of them, since two cores of a shared host differ by more than two allocators do; a generation begins with new
+processes. Of all turns the median and the best are printed, and the median of what the pool takes beside PyTorch's or CuPy's own in the
+same round.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
 
 import allocators
-from workers import Worker
+from workers import Worker, move_to_core
 
 SIZES = (1024, 1 << 20, 64 << 20)
 LIBRARIES = {"torch": ("default", "expandable", "bursar"), "cupy": ("default", "bursar")}
@@ -62,24 +65,28 @@ def cupy_pairs(name: str) -> dict[str, Callable[[], object]]:
 
 
 def take_turns(library: str, name: str) -> None:
-    """Measures once for each line of the input, which says for how many seconds."""
+    """Measures once for each line of the input, which says for how many seconds, and on which core."""
     pairs = (torch_pairs if library == "torch" else cupy_pairs)(name)
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps({what: measure(pair, float(line)) for what, pair in pairs.items()}), flush=True)
+        seconds, core = line.split()
+        move_to_core(int(core))
+        print(json.dumps({what: measure(pair, float(seconds)) for what, pair in pairs.items()}), flush=True)
 
 
 def compare(library: str, options: argparse.Namespace) -> None:
     """Prints the costs of a library's allocators."""
     costs: dict[str, dict[str, list[list[float]]]] = {name: {} for name in LIBRARIES[library]}
     absent: dict[str, str] = {}
+    cores = sorted(os.sched_getaffinity(0))
     for _ in range(options.generations):
         names = [name for name in LIBRARIES[library] if name not in absent]
         workers = [Worker(name, "allocations.py", ["--one", library, name]) for name in names]
         ready = [worker for worker in workers if worker.is_ready()]
         for _ in range(options.rounds):
+            core = random.choice(cores[1:] or cores)
             for worker in ready:
-                worker.ask(str(options.seconds))
+                worker.ask(f"{options.seconds} {core}")
                 for what, cost in json.loads(worker.answer()).items():
                     costs[worker.name].setdefault(what, []).append(cost)
         for worker in workers:
@@ -96,6 +103,9 @@ def compare(library: str, options: argparse.Namespace) -> None:
         ours, theirs = numbers.get("bursar", {}), numbers.get("default", {})
         line[f"{how}_ns"] = numbers
         line[f"{how}_ratio"] = {what: round(cost / theirs[what], 3) for what, cost in ours.items() if what in theirs}
+    turns = {what: zip(own, costs["default"].get(what, []), strict=True) for what, own in costs["bursar"].items()}
+    beside = {what: [ours[0] / theirs[0] for ours, theirs in rounds] for what, rounds in turns.items() if costs["default"]}
+    line["median_of_ratios"] = {what: round(statistics.median(ratios), 3) for what, ratios in beside.items()}
     print(json.dumps({**line, "absent": absent} if absent else line), flush=True)
 
 
