@@ -56,13 +56,13 @@ impl Logs {
         path: &Path,
         open: impl FnOnce() -> Result<Logging, E>,
     ) -> Result<Result<Logging, E>, InUse> {
+        let is_same = |of: &Unwritten| of.file.is_some() && of.file == file_id(path);
+        let ended: Vec<_> =
+            self.unwritten().iter().filter(|of| of.has_ended && is_same(of)).map(|of| of.log.clone()).collect();
+        ended.iter().for_each(|log| self.give_up(log));
         let mut unwritten = self.unwritten();
-        if let Some(wanted) = file_id(path) {
-            let is_written = |of: &Unwritten| of.has_ended && of.log.close(ENDS_WITHIN).is_ok();
-            unwritten.retain(|of| of.file != Some(wanted) || !is_written(of));
-            if unwritten.iter().any(|of| of.file == Some(wanted)) {
-                return Err(InUse);
-            }
+        if unwritten.iter().any(is_same) {
+            return Err(InUse);
         }
         let opened = open();
         let file = file_id(path);
@@ -100,7 +100,7 @@ impl Logs {
         }
     }
 
-    /// Ends a log that nobody was given.
+    /// Ends a log that nobody waits for.
     pub(crate) fn give_up(&self, log: &Logging) {
         let _written = self.close(log, ENDS_WITHIN);
     }

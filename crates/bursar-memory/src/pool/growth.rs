@@ -128,14 +128,10 @@ impl<F: FrameSource> PagePoolResource<F> {
         if let Err(error) = complete {
             return Err((Box::new(plan.give_up(moved, made)), error));
         }
-        let is_following = !plan.follow.is_empty();
-        if is_following {
-            self.state.begin_following();
-        }
-        let mapped = self.map_all(plan.at, plan.need, plan.frames(&moved, &made));
-        if is_following {
-            self.state.end_following();
-        }
+        let mapped = {
+            let _following = (!plan.follow.is_empty()).then(|| self.state.follow());
+            self.map_all(plan.at, plan.need, plan.frames(&moved, &made))
+        };
         if let Err((error, mapped)) = mapped {
             let mut failed = plan.give_up(moved, made);
             failed.set_stuck(mapped);

@@ -23,6 +23,15 @@ use std::time::Duration;
 /// A function that takes a frame back which is mapped nowhere, or refuses it.
 type Release<'a> = &'a dyn Fn(Frame) -> Result<(), RefusedFrame>;
 
+/// A thread that maps frames a second time, until this is dropped.
+pub(super) struct Following<'a>(&'a PoolState);
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        self.0.lists().following -= 1;
+    }
+}
+
 impl PoolState {
     /// Tries again to unmap frames that could not be unmapped.
     pub(super) fn unmap_stuck(&self, context: &DeviceContext) -> Result<(), DriverError> {
@@ -65,13 +74,10 @@ impl PoolState {
     }
 
     /// Begins to map frames where they are needed which stay mapped where they were, once no thread unmaps what frames have left: the
-    /// driver loses count of pages that are mapped and unmapped at once.
-    pub(super) fn begin_following(&self) {
+    /// driver loses count of pages that are mapped and unmapped at once. This lasts as long as what is returned.
+    pub(super) fn follow(&self) -> Following<'_> {
         self.lists_once(|lists| !lists.is_unmapping).following += 1;
-    }
-
-    pub(super) fn end_following(&self) {
-        self.lists().following -= 1;
+        Following(self)
     }
 
     /// Unmaps the addresses that frames left which followed their streams, as far as those have passed them, and waits for other
