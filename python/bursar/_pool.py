@@ -139,7 +139,8 @@ def tag(name: str) -> _Tag:
     ...     weights = bursar.Buffer("3MiB")
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
-    PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good. Blocks may overlap,
+    PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good, and the first
+    4,095 of a process are told apart; memory of others is shown as that of ``(other tags)``. Blocks may overlap,
     as those of generators do: the one that was entered last and has not ended counts, wherever it ends.
 
     Each task of an event loop names its own buffers. Other libraries know of threads alone: what they allocate after an ``await`` in

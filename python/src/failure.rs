@@ -3,8 +3,9 @@
 //! The exceptions are classes of `bursar/errors.py`. Numbers of an error are attributes of its exception, given by keyword.
 
 use bursar::driver::{DriverChoiceError, DriverError};
-use bursar::error::{Claim, Holding, Shortage};
+use bursar::error::{Claim, ExternalError, Holding, Shortage};
 use bursar::fit::FitError;
+use bursar::host::HostError;
 use bursar::ledger::LedgerError;
 use bursar::memory::ParseBytesError;
 use bursar::{Bytes, DeviceId, Error};
@@ -240,14 +241,44 @@ fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
         Error::Asleep { .. } => "Asleep",
         Error::StillInUse { .. } => "StillInUse",
         Error::Driver(error) | Error::CreateFailed(error) => driver(error, fields)?,
-        Error::External(external) => match external.downcast_ref::<LedgerError>() {
-            Some(error) => ledger(error, fields)?,
-            None if external.is_capacity() => "OutOfMemory",
-            None if external.downcast_ref::<GivenBack>().is_some() => "Released",
-            None => "BursarError",
-        },
+        Error::External(external) => return self::external(external, fields),
         _ => "BursarError",
     })
+}
+
+/// Returns the class of an error of what stands around the memory of a device, and sets its attributes.
+fn external(error: &ExternalError, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    if let Some(error) = error.downcast_ref::<LedgerError>() {
+        return ledger(error, fields);
+    }
+    if let Some(error) = error.downcast_ref::<HostError>() {
+        return pinned(error, fields);
+    }
+    Ok(match error {
+        _ if error.is_capacity() => "OutOfMemory",
+        _ if error.downcast_ref::<GivenBack>().is_some() => "Released",
+        _ => "BursarError",
+    })
+}
+
+/// Returns the class of an error of pinned memory, and sets its attributes.
+fn pinned(error: &HostError, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    let (requested, available, limit) = match error {
+        HostError::Account { why, .. } | HostError::Device(why) => return memory(why, fields),
+        HostError::ControlGroup { requested, available, limit, .. } => (*requested, *available, *limit),
+        HostError::NoMemory { requested, available, total } => (*requested, *available, *total),
+        HostError::LockedMemory { requested, locked, limit, .. } => (*requested, limit.saturating_sub(*locked), *limit),
+        HostError::Deadline { requested, patience, .. } => {
+            fields.set_item("requested", requested.get())?;
+            fields.set_item("waited", patience.as_secs_f64())?;
+            return Ok("Timeout");
+        }
+        _ => return Ok(if error.is_capacity() { "OutOfMemory" } else { "BursarError" }),
+    };
+    fields.set_item("requested", requested.get())?;
+    fields.set_item("available", available.get())?;
+    fields.set_item("limit", limit.get())?;
+    Ok("OutOfMemory")
 }
 
 /// Returns the tags and processes that hold the most under the limit that refused, the largest first. Nothing is in two of them: of

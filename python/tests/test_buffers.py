@@ -59,6 +59,13 @@ def test_what_is_copied_in_pieces_is_whole(more: int) -> None:
         assert buffer.to_bytes() == contents, type(data)
 
 
+def test_a_refusal_of_pinned_memory_has_its_numbers() -> None:
+    with pytest.raises(bursar.OutOfMemory, match="has no room for 100 TiB more") as refused:
+        bursar.pinned("100TiB")
+    limit = refused.value.limit
+    assert refused.value.requested == 100 << 40 and limit is not None and 0 < refused.value.available <= limit < 100 << 40
+
+
 def test_bytes_that_cannot_be_copied_are_named_and_nothing_changes() -> None:
     buffer = bursar.Buffer(100)
     buffer.copy_from(b"\xee" * 100)

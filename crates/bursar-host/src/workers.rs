@@ -8,7 +8,7 @@ mod worker;
 pub(crate) use pin::SlabSpec;
 
 use crate::cache::Releaser;
-use crate::memory::{Slab, StrandedSlabs};
+use crate::memory::Slab;
 use crate::{HostError, Machine, PinnedBuffer, PinnedOptions, System, Topology, default_patience};
 use bursar_core::{Bytes, DeviceContext, HasContext, NumaNode};
 use deadlines::DeadlineTimer;
@@ -45,7 +45,6 @@ pub struct NumaWorkerPool {
     environment: Arc<WorkerEnvironment>,
     workers: Mutex<BTreeMap<NumaNode, Arc<Worker>>>,
     timer: Arc<DeadlineTimer>,
-    releaser: Arc<Releaser>,
 }
 
 impl NumaWorkerPool {
@@ -65,9 +64,9 @@ impl NumaWorkerPool {
 
     /// Creates workers on the given machine and system.
     pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
-        let environment =
-            Arc::new(WorkerEnvironment { system, topology, stranded: Arc::new(StrandedSlabs::default()) });
-        Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default(), releaser: Arc::default() })
+        let (stranded, releaser) = (Arc::default(), Arc::default());
+        let environment = Arc::new(WorkerEnvironment { system, topology, stranded, releaser });
+        Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default() })
     }
 
     /// Returns the machine they work on.
@@ -134,8 +133,8 @@ impl NumaWorkerPool {
         &self.environment.system
     }
 
-    pub(crate) const fn releaser(&self) -> &Arc<Releaser> {
-        &self.releaser
+    pub(crate) fn releaser(&self) -> &Arc<Releaser> {
+        &self.environment.releaser
     }
 
     /// Waits until what was asked for so far is made or refused, and what pools and requests have given up is released: both is
@@ -163,13 +162,13 @@ impl NumaWorkerPool {
             let all: Vec<_> = workers().values().cloned().collect();
             all.iter().for_each(|worker| worker.flush());
         }
-        self.releaser.flush();
+        self.releaser().flush();
     }
 
     /// Tries once more to release memory that drivers have failed to release, and that of dropped pools whose streams could not
     /// be waited for. Returns the bytes that remain.
     pub fn retry_stranded(&self) -> Bytes {
-        let in_flight = self.releaser.retry_stranded();
+        let in_flight = self.releaser().retry_stranded();
         self.environment.stranded.retry().saturating_add(in_flight)
     }
 }

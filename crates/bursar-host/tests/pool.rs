@@ -407,6 +407,30 @@ fn n7_dropping_the_pool_gives_everything_back_and_what_is_out_when_it_comes() {
 }
 
 #[test]
+fn n7_a_request_that_is_refused_waits_for_what_the_pool_is_giving_back() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let tried = Latch::default();
+    let gate = tried.0.clone();
+    rig.driver.hook(move |call, is_over| {
+        if call == "host_unregister" && !is_over {
+            gate.wait();
+        }
+        None
+    });
+    drop(pool.get(700 << 20).expect("room"));
+    assert_eq!(pool.trim(Bytes::ZERO), Bytes::mib(700), "it is being given back, and still charged");
+    let gate = tried.0.clone();
+    *rig.account.hook.lock().unwrap() = Some(Box::new(move || gate.open()));
+    let again = pool.get(701 << 20).expect("room, once what was dropped is back");
+    assert_eq!(rig.account.charged(), again.len() as u64);
+    drop(again);
+    pool.trim(Bytes::ZERO);
+    pool.flush();
+    rig.assert_nothing_is_held();
+}
+
+#[test]
 fn n7_threads_share_a_pool_and_never_a_buffer() {
     let rig = Rig::new();
     let pool = pool(&rig);

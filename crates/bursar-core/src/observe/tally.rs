@@ -27,7 +27,7 @@ mod tag_counts;
 use crate::{AllocTag, Bytes, DeviceId, Holding};
 pub(crate) use columns::{Column, ColumnKind};
 use columns::{ColumnSet, Columns, DEVICES};
-use key::{Key, NEAR_TAGS, TAGS};
+use key::{Key, NEAR_TAGS, counted_tags};
 use level::{Level, Levels, Shares};
 use scopes::Scopes;
 use shard::{Counters, Shard, Shards};
@@ -249,7 +249,7 @@ impl Tally {
 
     /// Returns the counts of every tag that was ever counted, the largest holder first.
     pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
-        let mut tags: Vec<_> = AllocTag::all().take(TAGS).map(|tag| (tag, self.counts_of(tag))).collect();
+        let mut tags: Vec<_> = counted_tags().map(|tag| (tag, self.counts_of(tag))).collect();
         tags.retain(|(_, counts)| counts.total.count > 0);
         tags.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.current.bytes, counts.peak.bytes)));
         tags
@@ -270,10 +270,10 @@ impl Tally {
     /// Returns what every tag holds in some columns.
     fn live(&self, columns: ColumnSet) -> Vec<Holding> {
         let held = |tag: AllocTag| {
-            let (Amount { bytes, count }, _) = self.shards.sum(columns, Some(tag.index()));
+            let (Amount { bytes, count }, _) = self.shards.sum(columns, Some(Key::of(DeviceId(0), tag).bounded().tag));
             (count > 0 && bytes > Bytes::ZERO).then_some(Holding { tag, bytes, blocks: count })
         };
-        AllocTag::all().take(TAGS - 1).filter_map(held).collect()
+        counted_tags().filter_map(held).collect()
     }
 
     /// Takes a column to count in for a stack, a layer or the memory of graphs on a device; `None` where there are none
@@ -295,8 +295,9 @@ impl Tally {
         if !self.columns.is_apart(column) {
             return Vec::new();
         }
-        let tags: Vec<_> = AllocTag::all().take(TAGS - 1).collect();
-        let live = self.shards.live_in(column.index(), tags.len());
+        let tags: Vec<_> = counted_tags().collect();
+        let keys: Vec<_> = tags.iter().map(|&tag| Key::in_column(column, tag).bounded()).collect();
+        let live = self.shards.live_under(&keys);
         let held = tags.into_iter().zip(live).filter(|(_, live)| live.count > 0);
         held.map(|(tag, Amount { bytes, count })| Holding { tag, bytes, blocks: count }).collect()
     }

@@ -40,6 +40,9 @@ static HAS_LOST: AtomicU32 = AtomicU32::new(0);
 /// other threads, if it has any, keep it for moments.
 const FIRST_TRIES: u32 = 50;
 
+/// The name of all tags that are not counted apart.
+const OTHERS: &str = "(other tags)";
+
 const OTHER_PROCESS: &str = "a tag of the process that this one was forked from";
 
 /// Calls `f` with the names; `None` in a process that was forked off while a thread of the other one had them, where they may be
@@ -84,8 +87,11 @@ impl AllocTag {
     /// The tag of an allocation that nobody named.
     pub const UNTAGGED: Self = Self(0);
 
+    /// What counts show in place of the tags that they do not tell apart: those beyond the first 4,095 of a process.
+    pub const OTHERS: Self = Self(u32::MAX);
+
     /// Returns the tag called `name`: the same for the same name, for the life of the process. The memory of a new name
-    /// is never freed, so a name should stand for a kind of allocation and not for a single one.
+    /// is never freed, and counts tell 4,095 tags apart, so a name should stand for a kind of allocation and not for a single one.
     ///
     /// A process that was forked off while another thread made a tag has none of its own: it gets [`UNTAGGED`](Self::UNTAGGED).
     pub fn intern(name: &str) -> Self {
@@ -124,6 +130,9 @@ impl AllocTag {
 
     /// Returns the name it was made with.
     pub fn name(self) -> &'static str {
+        if self == Self::OTHERS {
+            return OTHERS;
+        }
         with_names(|names| names.names[self.0 as usize]).unwrap_or(OTHER_PROCESS)
     }
 
@@ -148,7 +157,8 @@ impl AllocTag {
     /// ```
     #[inline]
     pub fn from_index(index: usize) -> Option<Self> {
-        (index < COUNT.load(Ordering::Acquire) as usize).then_some(Self(index as u32))
+        let is_one = index < COUNT.load(Ordering::Acquire) as usize || index == Self::OTHERS.index();
+        is_one.then_some(Self(index as u32))
     }
 }
 

@@ -7,6 +7,10 @@ use bursar_core::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The longest that a wait takes to notice that it is not wanted any more.
+const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// A thread, started when it is first needed, that drops pieces, all there are at a time: the first waits for the device,
 /// and the others then need not.
@@ -91,6 +95,22 @@ impl Releaser {
         while state.released < upto {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Returns the number of batches that are released so far.
+    pub(crate) fn released(&self) -> u64 {
+        self.shared.state().released
+    }
+
+    /// Waits as [`flush`](Self::flush) does, unless `go_on` fails, which is asked every few milliseconds.
+    pub(crate) fn flush_while<E>(&self, go_on: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        let mut state = self.shared.state();
+        let upto = state.submitted;
+        while state.released < upto {
+            state = self.shared.changed.wait_timeout(state, ASK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            go_on()?;
+        }
+        Ok(())
     }
 }
 

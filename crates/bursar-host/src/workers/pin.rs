@@ -3,6 +3,7 @@
 //! Each step returns a value that the next one takes over, and that releases itself when it is dropped. So a request can end
 //! at any step, by an error, a panic, or because it was given up, and nothing leaks.
 
+use super::worker::WorkerEnvironment;
 use crate::cache::PieceCache;
 use crate::memory::{Charge, Slab, StrandedSlabs};
 use crate::{
@@ -70,24 +71,29 @@ impl NodeBinding {
     }
 }
 
-/// Creates a slab. If there is too little memory, the free memory of a pool is released first, and it is tried once more.
+/// Creates a slab. If there is too little memory, the free memory of a pool is released first, what pools have given up is waited
+/// for, and it is tried once more.
 pub(crate) fn pin(
     spec: &SlabSpec,
     binding: &NodeBinding,
-    system: &dyn System,
-    stranded: &Arc<StrandedSlabs>,
+    environment: &WorkerEnvironment,
     checkpoint: &Checkpoint<'_>,
 ) -> Result<Slab, HostError> {
-    let pin = || pin_once(spec, binding, system, stranded, checkpoint);
-    match (pin(), &spec.evictable) {
-        (Err(refused), Some(cache)) if refused.is_capacity() => {
-            let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
-            // Released before the second try.
-            drop(evictable);
-            if bytes > Bytes::ZERO { pin() } else { Err(refused) }
-        }
-        (result, _) => result,
-    }
+    let WorkerEnvironment { system, stranded, releaser, .. } = environment;
+    let pin = || pin_once(spec, binding, &**system, stranded, checkpoint);
+    let released_before = releaser.released();
+    let refused = match pin() {
+        Err(refused) if refused.is_capacity() => refused,
+        result => return result,
+    };
+    let evicted = spec.evictable.as_ref().map_or(Bytes::ZERO, |cache| {
+        let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
+        // Released before the second try.
+        drop(evictable);
+        bytes
+    });
+    releaser.flush_while(|| checkpoint(PinStep::Charge))?;
+    if evicted > Bytes::ZERO || releaser.released() != released_before { pin() } else { Err(refused) }
 }
 
 fn pin_once(

@@ -2,6 +2,7 @@
 
 use super::pin::{self, NodeBinding, SlabSpec};
 use super::request::SlabRequest;
+use crate::cache::Releaser;
 use crate::memory::{Slab, StrandedSlabs};
 use crate::thread::join;
 use crate::{Errno, HostError, System, Topology};
@@ -84,6 +85,7 @@ pub(crate) struct WorkerEnvironment {
     pub(crate) system: Arc<dyn System>,
     pub(crate) topology: Topology,
     pub(crate) stranded: Arc<StrandedSlabs>,
+    pub(crate) releaser: Arc<Releaser>,
 }
 
 /// The worker of one node. Its thread is started with the first request, and replaced when it panics.
@@ -212,7 +214,7 @@ impl Worker {
         let checkpoint = |step| {
             if self.closed.load(Ordering::SeqCst) { Err(HostError::Closed) } else { request.check(step) }
         };
-        pin::pin(spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
+        pin::pin(spec, binding, &self.environment, &checkpoint)
     }
 
     /// Ends this thread, and starts another if requests wait. Where that fails, they fail too.

@@ -6,10 +6,15 @@ use crate::{AllocTag, DeviceId};
 /// The number of tags and columns that each shard has counts for from the start: the near ones.
 pub(super) const NEAR_TAGS: usize = 64;
 pub(super) const NEAR_COLUMNS: usize = 16;
-/// The number of tags that are counted apart; those beyond share the last key.
+/// The number of keys there are for tags; [`AllocTag::OTHERS`] has the last, and those beyond share it.
 pub(super) const TAGS: usize = NEAR_TAGS * NEAR_TAGS;
 /// The number of columns there are.
 pub(super) const COLUMNS: usize = NEAR_COLUMNS * NEAR_COLUMNS;
+
+/// Returns every tag that is counted, oldest first, and last the one that others are counted under.
+pub(super) fn counted_tags() -> impl Iterator<Item = AllocTag> {
+    AllocTag::all().take(TAGS - 1).chain(std::iter::once(AllocTag::OTHERS))
+}
 
 /// The column and tag under which a block is counted.
 #[derive(Clone, Copy, Debug)]

@@ -224,13 +224,13 @@ impl Shards {
         }
     }
 
-    /// Returns what is live in a column for each of the first tags, as [`sum`](Self::sum) does for one.
-    pub(super) fn live_in(&self, column: usize, tags: usize) -> Vec<Amount> {
+    /// Returns what is live under each of some keys, as [`sum`](Self::sum) does for a tag.
+    pub(super) fn live_under(&self, keys: &[Key]) -> Vec<Amount> {
         let shards = || self.shards.iter().filter_map(OnceLock::get);
         let each = |add: fn(&TagCounts, &mut Amount)| {
-            let mut sums = vec![Amount::default(); tags];
+            let mut sums = vec![Amount::default(); keys.len()];
             for shard in shards() {
-                let counts = sums.iter_mut().enumerate().map(|(tag, sum)| (shard.counts.get(Key { column, tag }), sum));
+                let counts = sums.iter_mut().zip(keys).map(|(sum, key)| (shard.counts.get(*key), sum));
                 counts.for_each(|(counts, sum)| counts.into_iter().for_each(|counts| add(counts, sum)));
             }
             sums
