@@ -530,7 +530,7 @@ bursar_status bursar_device_memory_read(struct bursar_driver driver,
                                         struct bursar_device_memory *out);
 
 // Returns the tag of a name: the same number for the same name, for the life of the process. The memory of a new name is never
-// freed, so a name should stand for a kind of allocation and not for a single one.
+// freed, and counts tell 4,095 tags apart, so a name should stand for a kind of allocation and not for a single one.
 //
 // Errors: `BURSAR_INVALID_ARGUMENT` if `name` or `out` is null, or `name` is not UTF-8.
 // Threads: any.
@@ -573,7 +573,7 @@ bursar_status bursar_device_close(struct bursar_device device);
 bursar_status bursar_device_statistics(struct bursar_device device,
                                        struct bursar_statistics *out);
 
-// Reads the counts of what was granted on a device under one tag.
+// Reads the counts of what was granted on a device under one tag; those of tags beyond the first 4,095 are counted together.
 //
 // Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a tag that was never made; `BURSAR_UNSUPPORTED` if the
 // device was opened without statistics.

@@ -160,7 +160,7 @@ pub unsafe extern "C" fn bursar_device_statistics(device: bursar_device, out: *m
     })
 }
 
-/// Reads the counts of what was granted on a device under one tag.
+/// Reads the counts of what was granted on a device under one tag; those of tags beyond the first 4,095 are counted together.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a tag that was never made; `BURSAR_UNSUPPORTED` if the
 /// device was opened without statistics.

@@ -22,7 +22,7 @@ fn unknown() -> Box<Failure> {
 }
 
 /// Returns the tag of a name: the same number for the same name, for the life of the process. The memory of a new name is never
-/// freed, so a name should stand for a kind of allocation and not for a single one.
+/// freed, and counts tell 4,095 tags apart, so a name should stand for a kind of allocation and not for a single one.
 ///
 /// Errors: `BURSAR_INVALID_ARGUMENT` if `name` or `out` is null, or `name` is not UTF-8.
 /// Threads: any.

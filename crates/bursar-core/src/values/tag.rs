@@ -157,8 +157,7 @@ impl AllocTag {
     /// ```
     #[inline]
     pub fn from_index(index: usize) -> Option<Self> {
-        let is_one = index < COUNT.load(Ordering::Acquire) as usize || index == Self::OTHERS.index();
-        is_one.then_some(Self(index as u32))
+        (index < COUNT.load(Ordering::Acquire) as usize).then_some(Self(index as u32))
     }
 }
 
