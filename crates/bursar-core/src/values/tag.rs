@@ -87,7 +87,7 @@ impl AllocTag {
     /// The tag of an allocation that nobody named.
     pub const UNTAGGED: Self = Self(0);
 
-    /// What counts show in place of the tags that they do not tell apart: those beyond the first 4,095 of a process.
+    /// The tag that counts show in place of those that they do not tell apart: all beyond the first 4,095 of a process.
     pub const OTHERS: Self = Self(u32::MAX);
 
     /// Returns the tag called `name`: the same for the same name, for the life of the process. The memory of a new name
