@@ -4,6 +4,7 @@ use bursar_core::{Account, Admission, Bytes, Claims, DeviceContext, Error, Resul
 use bursar_ledger::{Ledger, LedgerError, ProcessUsage, Reclaimer, Reservation, Tenant, UsagePublisher};
 use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use std::cmp::Reverse;
+use std::env::VarError;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -94,6 +95,10 @@ impl Ledgers {
     /// Returns the memory of a device that the parent process reserved for this one, by [`Reservation::VARIABLE`].
     pub fn share(context: &DeviceContext) -> Result<Option<Reservation>> {
         let is_here = |share: &Reservation| share.ledger().subject().uuid == context.facts().uuid;
+        if let Err(VarError::NotUnicode(token)) = std::env::var(Reservation::VARIABLE) {
+            let why = format!("{} is no text in UTF-8", Reservation::VARIABLE).into();
+            return Err(LedgerError::Token { token: token.to_string_lossy().into_owned(), why }.into());
+        }
         Ok(Reservation::from_environment()?.filter(is_here))
     }
 
