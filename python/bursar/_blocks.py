@@ -17,6 +17,8 @@ def in_blocks(make: Callable[[], _native.Tag | _native.Work], function: _Functio
 
     A generator runs when others ask it to, and would be outside of the block, so it is refused.
     """
+    if not callable(function):
+        raise TypeError(f"{name} decorates a function, not {type(function).__name__}")
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         called = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{called} is a generator, whose body runs after the call: use `with {name}:` inside of it")

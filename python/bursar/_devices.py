@@ -79,6 +79,8 @@ def device_index(device: DeviceName | None) -> int:
         if index is None:
             raise NoDevice(f"no device has the UUID {device!r}")
         return index
+    if isinstance(device, bool):
+        raise TypeError("a device is a number, a UUID or a bursar.Device, not bool")
     index = operator.index(device)
     if not 0 <= index < 1 << 32:
         raise NoDevice(f"there is no device {index}")

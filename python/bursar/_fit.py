@@ -119,6 +119,8 @@ def fit(
     which swaps, it warns. Raises :class:`~bursar.NoDevice` where there is no GPU to ask: simulated devices are asked only
     if they were chosen by name.
     """
+    if isinstance(workers, bool) or not hasattr(workers, "__index__"):
+        raise TypeError(f"workers is an int, not {type(workers).__name__}")
     if workers < 1:
         raise InvalidValue(f"at least one worker is wanted, and not {workers}")
     if workers >= 1 << 64:

@@ -182,9 +182,10 @@ class Log(_native.Log):
 def log(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Log:
     """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
 
-    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. A file that another log of this process
+    Its name ends in ``.csv``, or in ``.jsonl`` or ``.json`` for a line of JSON for each event, and says what is written; with ``.gz``
+    after that it is compressed. A pipe has to have a reader already. A file that another log of this process
     is being written to is refused. The log ends when it is closed; as a context
-    manager, with its block; and with the interpreter, also where nobody kept the object. One that an exception takes from the statement
+    manager, with its block, of which it has one; and with the interpreter, also where nobody kept the object. One that an exception takes from the statement
     that began it, as Ctrl-C may, ends with that. A file that cannot be opened is an :class:`OSError`, as with :func:`open`.
     """
     return Log(path)

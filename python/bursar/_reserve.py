@@ -51,10 +51,12 @@ def reserve(
     Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
     """
     try:
-        number = operator.index(priority)
+        number = None if isinstance(priority, bool) else operator.index(priority)
     except TypeError:
+        number = None
+    if number is None:
         names = f"bursar.LOW ({LOW}), bursar.NORMAL ({NORMAL}) and bursar.HIGH ({HIGH}) are some"
-        raise TypeError(f"a priority is a number between 0 and 255, and not {priority!r}; {names}") from None
+        raise TypeError(f"a priority is a number between 0 and 255, and not {priority!r}; {names}")
     if not 0 <= number <= 255:
         raise InvalidValue(f"a priority is between 0 and 255, and not {number}; the usual one is {NORMAL}")
     label = "" if label is None else label
@@ -83,31 +85,32 @@ class ReservationRequest(_native.ReservationBlock):
 
         Other threads run meanwhile. Ctrl-C ends the wait, and leaves nothing behind.
         """
-        waiting = self._ask()
-        if self._timeout == 0:
-            return waiting.now()
-        return waiting.wait(self._timeout)
+        return self._wait()
 
     def __enter__(self) -> Reservation:
-        return self.keep(self.wait())
+        return self.keep(self._wait(RuntimeError))
 
     def __await__(self) -> Generator[object, None, Reservation]:
         return self._granted().__await__()
 
     async def __aenter__(self) -> Reservation:
-        return self.keep(await self._granted())
+        return self.keep(await self._granted(RuntimeError))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
 
-    def _ask(self) -> _native.Waiting:
+    def _wait(self, if_used: type[Exception] = InvalidValue) -> Reservation:
+        waiting = self._ask(if_used)
+        return waiting.now() if self._timeout == 0 else waiting.wait(self._timeout)
+
+    def _ask(self, if_used: type[Exception]) -> _native.Waiting:
         if not self.ask():
-            raise InvalidValue(f"{self!r} was used already: each request asks once")
+            raise if_used(f"{self!r} was used already: each request asks once")
         return _native.Waiting(self._size, device_index(self._device), self._tenant, self._priority, self._label)
 
-    async def _granted(self) -> Reservation:
+    async def _granted(self, if_used: type[Exception] = InvalidValue) -> Reservation:
         from ._asyncio import granted
 
-        return await granted(self._ask(), self._timeout)
+        return await granted(self._ask(if_used), self._timeout)

@@ -69,8 +69,8 @@ def share() -> Share | None:
     if key not in _shares:
         of_all = os.environ.get("BURSAR_RESERVATION_SHARED", "")
         _shares[key] = Share(
-            reservation=_native.draw(token),
-            shared=_native.draw(of_all) if of_all else None,
+            reservation=_native.draw("BURSAR_RESERVATION", token),
+            shared=_native.draw("BURSAR_RESERVATION_SHARED", of_all) if of_all else None,
             worker=int(os.environ.get("BURSAR_WORKER", "0")),
             workers=int(os.environ.get("BURSAR_WORKERS", "1")),
             label=os.environ.get("BURSAR_LABEL", ""),

@@ -97,11 +97,12 @@ def wake(*tags: str, timeout: float | None = 0.0) -> WakeReport:
     """Wakes the memory of the pool: all that sleeps, or that of tags which were put to sleep by themselves.
 
     Where others have the memory meanwhile, it waits in the queue of the ledger, at most ``timeout`` seconds; a refusal raises
-    :class:`OutOfMemory`, and everything sleeps on, also of several tags where there is room for one of them. But where tags slept by
-    themselves before everything did, and there is room for all but these, these sleep on and the rest is awake. Ctrl-C ends the wait,
-    as a refusal does. Another thread that wakes the
-    pool or puts it to sleep is waited for in the same time. While all of the pool sleeps, no tag of it wakes by itself: that
-    raises :class:`Asleep`.
+    :class:`OutOfMemory`, and what was to wake of that device sleeps on, also of several tags where there is room for one of them. But
+    where tags slept by themselves before everything did, and there is room for all but these, these sleep on and the rest is awake.
+    Devices wake one after the other: those before the one that is refused are awake, those after it sleep on. :func:`sleep_state` then
+    says ``partly asleep``, and another call wakes what still sleeps. Ctrl-C ends the wait, as a refusal does. Another thread that wakes
+    the pool or puts it to sleep is waited for in the same time. While all of the pool sleeps, no tag of it wakes by itself: that raises
+    :class:`Asleep`.
     """
     return WakeReport(*_native.wake(list(tags), seconds(timeout)))
 

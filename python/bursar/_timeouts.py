@@ -13,7 +13,7 @@ def checked_timeout(timeout: float | None) -> float | None:
     >>> checked_timeout(1), checked_timeout(None)
     (1.0, None)
     """
-    if timeout is not None and (isinstance(timeout, str) or not hasattr(timeout, "__float__")):
+    if timeout is not None and (isinstance(timeout, (str, bool)) or not hasattr(timeout, "__float__")):
         raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout).__name__}")
     if timeout is not None and not (timeout >= 0 and _is_finite(timeout)):
         raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {_shown(timeout)}; None waits without end")

@@ -187,7 +187,11 @@ class LedgerFull(LedgerError):
 
 
 class LedgerGone(LedgerError):
-    """A ledger that was removed or cleared while it was in use."""
+    """A ledger that was removed or cleared while it was in use.
+
+    After ``bursar ledger clear --force`` what this process had there is gone. The pool charges to the ledger again once nothing is
+    allocated and :func:`bursar.use_pool` was called; memory that was set aside is reserved again.
+    """
 
 
 class InvalidToken(LedgerError):

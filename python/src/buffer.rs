@@ -15,7 +15,7 @@ use bursar::{DeviceId, Error, Stream};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyMemoryView, PySlice};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The longest piece of an object's bytes that is copied with the interpreter's lock held.
@@ -197,6 +197,12 @@ impl Buffer {
             return self.write(py, 0, bytes.as_bytes());
         }
         let view = PyMemoryView::from(data)?;
+        if has_objects(view.getattr("format")?.extract()?) {
+            return Err(PyTypeError::new_err(
+                "the items are objects of Python, whose addresses mean nothing elsewhere",
+            )
+            .into());
+        }
         let (len, is_contiguous) = (view.getattr("nbytes")?.extract::<usize>()?, view.getattr("c_contiguous")?);
         if !is_contiguous.is_truthy()? {
             return Err(Failure::value(
@@ -278,7 +284,7 @@ impl Buffer {
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
-        stream: Option<i64>,
+        stream: Option<&Bound<'_, PyAny>>,
         max_version: Option<(u32, u32)>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
@@ -290,7 +296,7 @@ impl Buffer {
         if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("a buffer is handed over as it is, where it is").into());
         }
-        match stream {
+        match stream.and_then(|stream| stream.extract::<i64>().ok()) {
             Some(-1) => self.memory.check_awake()?,
             Some(0) => {
                 return Err(
@@ -298,8 +304,8 @@ impl Buffer {
                 );
             }
             Some(raw) if raw < 0 => return Err(PyValueError::new_err(format!("{raw} is no stream")).into()),
-            raw => {
-                let raw = raw.map_or(1, |raw| raw as u64);
+            _ => {
+                let raw = stream.map_or(Ok(1), raw_handle)?;
                 py.detach(|| self.memory.share_with(raw))?;
             }
         }
@@ -331,11 +337,19 @@ impl<'py> FromPyObject<'_, 'py> for DeviceNumber {
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let number = given.getattr("index").unwrap_or_else(|_| given.to_owned());
-        number.extract().map(Self).or_else(|_| {
-            let index = given.py().import("bursar._devices")?.call_method1("device_index", (given,))?;
-            index.extract().map(Self)
-        })
+        match number.extract() {
+            Ok(number) if !given.is_instance_of::<PyBool>() => Ok(Self(number)),
+            _ => {
+                let index = given.py().import("bursar._devices")?.call_method1("device_index", (given,))?;
+                index.extract().map(Self)
+            }
+        }
     }
+}
+
+/// Returns whether items of a format of the buffer protocol are objects, or have some. Between colons stand names.
+fn has_objects(format: &str) -> bool {
+    format.split(':').step_by(2).any(|items| items.contains('O'))
 }
 
 /// Returns the raw handle of a stream: a number, or an object of a library that has one.

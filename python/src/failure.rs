@@ -12,6 +12,7 @@ use bursar::{Bytes, DeviceId, Error};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::cmp::Reverse;
+use std::path::Path;
 
 /// The failure of a native function, before it is an exception.
 #[derive(Debug)]
@@ -91,6 +92,14 @@ pub(crate) type HolderFields = (String, u64, Option<u64>);
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(file) = self.cleared() {
+            let file = file.display();
+            return write!(
+                f,
+                "the ledger {file} was cleared by force, and what this process had there with it: reserve again, or, for the pool, \
+                 free what is allocated and call bursar.use_pool()"
+            );
+        }
         match self {
             Self::Memory(error) | Self::Refused { error, .. } => error.fmt(f),
             Self::Ledger(error) => error.fmt(f),
@@ -168,10 +177,23 @@ impl Failure {
         matches!(self, Self::Memory(error) if error.is_capacity())
     }
 
+    /// Returns the file of a ledger that was cleared while it was used.
+    fn cleared(&self) -> Option<&Path> {
+        let error = match self {
+            Self::Ledger(error) => error,
+            Self::Memory(Error::External(error)) => error.downcast_ref()?,
+            _ => return None,
+        };
+        match error {
+            LedgerError::Cleared { file } => Some(file),
+            _ => None,
+        }
+    }
+
     /// Returns everything that is known about it, in lines.
     pub(crate) fn explanation(&self) -> String {
         match self {
-            Self::Memory(error) => format!("{error:#}"),
+            Self::Memory(error) if self.cleared().is_none() => format!("{error:#}"),
             failure => failure.to_string(),
         }
     }

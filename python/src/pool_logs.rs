@@ -75,6 +75,12 @@ impl Logs {
         self.open.write().unwrap_or_else(PoisonError::into_inner).push(log);
     }
 
+    /// Returns whether a log is told of what happens.
+    pub(crate) fn is_open(&self, log: &Logging) -> bool {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.iter().any(|other| other.identity() == log.identity())
+    }
+
     /// Has a log told of nothing more, and waits until it is written, at most for `patience`. Then its file is anyone's. Returns how many
     /// records it has.
     pub(crate) fn close(&self, log: &Logging, patience: Duration) -> Option<u64> {

@@ -6,7 +6,7 @@ use bursar::error::{Claims, ExternalError};
 use bursar::ledger::{self, LedgerAccount};
 use bursar::memory::Account;
 use bursar::{Bytes, DeviceId, Error};
-use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::CString;
@@ -54,7 +54,7 @@ impl Drawn {
     /// Makes an object that has it too, for a device that this process need not have opened.
     pub(crate) fn object(self: Arc<Self>) -> Reservation {
         self.join();
-        Reservation { drawn: self, device: None, owner: std::process::id() }
+        Reservation::of(self, None)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -238,11 +238,17 @@ pub(crate) struct Reservation {
     device: Option<u32>,
     /// The process that made it.
     owner: u32,
+    /// True once its block was entered.
+    is_entered: AtomicBool,
 }
 
 impl Reservation {
     pub(crate) fn new(reserved: ledger::Reservation, device: Option<u32>) -> Self {
-        Self { drawn: Arc::new(Drawn::new(reserved)), device, owner: std::process::id() }
+        Self::of(Arc::new(Drawn::new(reserved)), device)
+    }
+
+    fn of(drawn: Arc<Drawn>, device: Option<u32>) -> Self {
+        Self { drawn, device, owner: std::process::id(), is_entered: AtomicBool::new(false) }
     }
 
     /// Returns the account for a pool that draws on it, unless it is released.
@@ -346,9 +352,13 @@ impl Reservation {
         Ok(Delegation { given: Mutex::new(Some(delegation)), owner: self.owner })
     }
 
-    /// Enters the block, unless it was released.
+    /// Enters its one block, unless it was released.
     fn __enter__(this: Bound<'_, Self>) -> Result<Bound<'_, Self>, Failure> {
         this.get().reserved()?;
+        if this.get().is_entered.swap(true, Ordering::Relaxed) {
+            let why = "the block has begun already: a reservation has one, and is released at its end";
+            return Err(PyRuntimeError::new_err(why).into());
+        }
         Ok(this)
     }
 

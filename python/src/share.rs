@@ -5,16 +5,22 @@ use crate::machine::Machine;
 use crate::pool_share;
 use crate::reservation::Reservation;
 use bursar::device::DeviceContext;
-use bursar::ledger;
+use bursar::ledger::{self, LedgerError};
 use pyo3::prelude::*;
+use std::ffi::OsString;
 use std::sync::Arc;
 
-/// Draws on the reservation whose token is given. That of this process's share is one with what its pools draw on. Opens no device.
+/// Draws on the reservation whose token an environment variable has. That of this process's share is one with what its pools draw on.
+/// Opens no device.
 #[pyfunction]
-pub(crate) fn draw(py: Python<'_>, token: &str) -> Result<Reservation, Failure> {
+pub(crate) fn draw(py: Python<'_>, variable: &str, token: OsString) -> Result<Reservation, Failure> {
+    let token = token.into_string().map_err(|token| LedgerError::Token {
+        token: token.to_string_lossy().into_owned(),
+        why: format!("{variable} is no text in UTF-8").into(),
+    })?;
     py.detach(|| {
-        let reserved = || Ok(ledger::Reservation::from_token(token)?);
-        match pool_share::token().filter(|own| own == token) {
+        let reserved = || Ok(ledger::Reservation::from_token(&token)?);
+        match pool_share::token().filter(|own| *own == token) {
             Some(own) => Ok(pool_share::drawn(own, reserved)?.object()),
             None => Ok(Reservation::new(reserved()?, None)),
         }

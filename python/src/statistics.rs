@@ -13,7 +13,7 @@ use crate::size::Size;
 use crate::sleep;
 use bursar::observe::{Counts, Logging, Observer};
 use bursar::{Bytes, DeviceId, Statistics};
-use pyo3::exceptions::{PyOSError, PyTimeoutError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::fs::File;
@@ -75,6 +75,8 @@ pub(crate) struct Log {
     logging: Logging,
     /// True once the program has done anything with it.
     is_used: AtomicBool,
+    /// True once its block was entered.
+    is_entered: AtomicBool,
 }
 
 impl Log {
@@ -119,7 +121,7 @@ impl Log {
             logs().add(logging.clone());
             Ok::<_, Failure>(logging)
         })?;
-        Ok(Self { logging, is_used: AtomicBool::new(false) })
+        Ok(Self { logging, is_used: AtomicBool::new(false), is_entered: AtomicBool::new(false) })
     }
 
     /// The number of events that were lost, because the disk was too slow or failed.
@@ -146,9 +148,17 @@ impl Log {
         }
     }
 
-    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
-        this.get().logging();
-        this
+    fn __enter__(this: Bound<'_, Self>) -> Result<Bound<'_, Self>, Failure> {
+        pool::check_not_forked()?;
+        let log = this.get();
+        let why = match logs().is_open(log.logging()) {
+            false => "the log has ended: bursar.log() begins another",
+            true if log.is_entered.swap(true, Ordering::Relaxed) => {
+                "the block has begun already: bursar.log() begins a log for each"
+            }
+            true => return Ok(this),
+        };
+        Err(PyRuntimeError::new_err(why).into())
     }
 
     /// Ends the log as [`close`](Self::close) does. The exception of a signal's handler ends the wait for what is written, and the log too.

@@ -64,6 +64,19 @@ def test_a_refusal_of_pinned_memory_has_its_numbers() -> None:
         bursar.pinned("100TiB")
     limit = refused.value.limit
     assert refused.value.requested == 100 << 40 and limit is not None and 0 < refused.value.available <= limit < 100 << 40
+class WithObject(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int), ("item", ctypes.py_object)]
+
+
+class Offset(ctypes.Structure):
+    _fields_ = [("Offset", ctypes.c_int), ("O", ctypes.c_double)]
+
+
+def test_a_name_of_a_field_is_no_object() -> None:
+    offsets = (Offset * 2)(Offset(1, 2.0), Offset(3, 4.0))
+    buffer = bursar.Buffer(ctypes.sizeof(offsets))
+    buffer.copy_from(offsets)
+    assert buffer.to_bytes() == bytes(offsets)
 
 
 def test_bytes_that_cannot_be_copied_are_named_and_nothing_changes() -> None:
@@ -74,6 +87,9 @@ def test_bytes_that_cannot_be_copied_are_named_and_nothing_changes() -> None:
     with pytest.raises(bursar.InvalidValue, match="104 bytes are more than the 100"):
         buffer.copy_from(array.array("i", range(26)))
     wrong: object
+    for wrong in ((ctypes.py_object * 2)(), (WithObject * 1)()):
+        with pytest.raises(TypeError, match="objects of Python"):
+            buffer.copy_from(wrong)
     for wrong in ("text", 5, [1, 2, 3], None):
         with pytest.raises(TypeError):
             buffer.copy_from(wrong)  # type: ignore[arg-type]

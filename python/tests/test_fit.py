@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import bursar
 import pytest
 from conftest import Card
@@ -82,6 +84,12 @@ print(kinds, [warning.category.__name__ for warning in warned])
     printed, said = ran.communicate()
     without = "True True\n{'simulated'} ['SimulatedWarning']\n"
     assert (ran.returncode, said) == (0, "") and printed in (without, "cuda\n{'cuda'} []\n")
+
+
+@pytest.mark.parametrize("wrong", ["3", 3.0, None, True])
+def test_a_number_of_workers_is_an_int(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"workers is an int, not {type(wrong).__name__}"):
+        bursar.fit(1, workers=wrong, available="1GiB")
 
 
 def test_more_workers_than_can_be_counted_are_named() -> None:

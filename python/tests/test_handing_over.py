@@ -97,11 +97,16 @@ for given in (handle, Theirs(), Protocol()):
 for wrong in (0, -2):
     try: buffer.__dlpack__(stream=wrong)
     except ValueError: print("refused")
+for wrong in (1 << 64, -(1 << 64)):
+    try: buffer.__dlpack__(stream=wrong)
+    except bursar.InvalidValue: print("refused")
+try: buffer.__dlpack__(stream="text")
+except TypeError: print("refused")
 for wrong in ({{"copy": True}}, {{"dl_device": (1, 0)}}):
     try: buffer.__dlpack__(**wrong)
     except BufferError: print("refused")
 """)
-    assert printed.split() == ["refused"] * 4
+    assert printed.split() == ["refused"] * 7
 
 
 def test_z9_memory_that_sleeps_is_handed_to_nobody(cuda: Card) -> None:  # noqa: F811

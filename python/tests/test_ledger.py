@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -143,6 +144,40 @@ def test_a_token_that_means_nothing_is_refused_by_its_kind(card: Card, monkeypat
     monkeypatch.setenv("BURSAR_RESERVATION", "nonsense")
     with pytest.raises(bursar.InvalidToken, match="nonsense"):
         bursar.share()
+
+
+def test_a_token_that_is_not_utf_8_is_refused_where_one_that_means_nothing_is(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    bursar.use_pool()
+    with bursar.reserve("1GiB") as share:
+        given = share.delegate()
+    monkeypatch.setenv("BURSAR_RESERVATION", given.token)
+    monkeypatch.setenv("BURSAR_RESERVATION_SHARED", "\udcff")
+    with pytest.raises(bursar.InvalidToken, match="BURSAR_RESERVATION_SHARED is no text in UTF-8"):
+        bursar.share()
+    monkeypatch.setenv("BURSAR_RESERVATION", "\udcff")
+    asks: list[Callable[[], object]] = [bursar.share, lambda: bursar.Buffer("4GiB")]
+    for ask in asks:
+        with pytest.raises(bursar.InvalidToken, match="BURSAR_RESERVATION is no text in UTF-8"):
+            ask()
+
+
+def test_a_program_is_told_how_it_goes_on_after_its_ledger_was_cleared(card: Card) -> None:
+    bursar.use_pool()
+    kept = bursar.Buffer("1MiB")
+    share = bursar.reserve("1GiB").wait()
+    command = [sys.executable, "-m", "bursar", "ledger", "clear", "--force"]
+    subprocess.run(command, env={**os.environ, **card.environment}, check=True, capture_output=True)
+    asks: list[Callable[[], object]] = [lambda: bursar.Buffer("1GiB"), lambda: share.split(1)]
+    for ask in asks:
+        with pytest.raises(bursar.LedgerGone, match=r"reserve again, or, for the pool, .* call bursar\.use_pool\(\)") as gone:
+            ask()
+        assert gone.value.file is not None and gone.value.file in str(gone.value)
+    del kept
+    bursar.use_pool()
+    anew = bursar.Buffer("1GiB")
+    assert card.ledger().held >= anew.nbytes
+    with bursar.reserve("1GiB", timeout=0):
+        assert card.ledger().set_aside >= 1 << 30
 
 
 def test_l5_a_relative_folder_of_ledgers_stays_where_it_was_first(tmp_path: Path) -> None:

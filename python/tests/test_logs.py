@@ -209,3 +209,17 @@ def test_a_file_that_a_log_is_written_to_is_refused(tmp_path: Path, name: str) -
     with bursar.log(tmp_path / name) as again:
         bursar.Buffer(2000)
     assert again.close() == 2
+
+
+def test_a_log_has_one_block_and_none_once_it_has_ended(tmp_path: Path) -> None:
+    log = bursar.log(tmp_path / "run.csv")
+    with log:
+        with pytest.raises(RuntimeError, match="the block has begun already"), log:
+            pass
+        bursar.Buffer(1000)
+    assert log.close() == 2
+    closed = bursar.log(tmp_path / "closed.csv")
+    closed.close()
+    for ended in (log, closed):
+        with pytest.raises(RuntimeError, match="the log has ended: bursar.log"), ended:
+            pass

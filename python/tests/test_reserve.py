@@ -117,7 +117,7 @@ def test_a_timeout_may_be_any_number(card: Card) -> None:
     assert asyncio.run(wait()) == bursar.reserve("1MiB", timeout=half).wait().bytes == 1 << 20
 
 
-@pytest.mark.parametrize("wrong", ["1", b"1", [1], object()])
+@pytest.mark.parametrize("wrong", ["1", b"1", [1], object(), True])
 def test_a_timeout_that_is_no_number_is_named(wrong: Any) -> None:
     with pytest.raises(TypeError, match="a timeout is a number of seconds, or None, not"):
         bursar.reserve(1, timeout=wrong)
@@ -165,6 +165,9 @@ def test_a_request_asks_once_and_not_before(card: Card) -> None:
     with request:
         with pytest.raises(bursar.InvalidValue, match="asks once"):
             request.wait()
+        with pytest.raises(RuntimeError, match="asks once"), request:
+            pass
+        assert card.ledger().set_aside == 6 << 30
     with pytest.warns(RuntimeWarning, match="never entered"):
         bursar.reserve("6GiB")
         gc.collect()
@@ -478,9 +481,33 @@ def test_what_was_released_is_not_entered(card: Card) -> None:
     delegation.release()
 
 
+def test_a_reservation_has_one_block(card: Card) -> None:
+    share = bursar.reserve("1GiB").wait()
+    with share:
+        with pytest.raises(RuntimeError, match="the block has begun already"), share:
+            pass
+        assert not share.released and card.ledger().set_aside == 1 << 30
+    assert share.released and is_empty(card)
+
+
+def test_a_request_has_one_block_in_a_coroutine(card: Card) -> None:
+    async def enter() -> None:
+        request = bursar.reserve("1GiB")
+        async with request as share:
+            with pytest.raises(RuntimeError, match="asks once"):
+                async with request:
+                    pass
+            with pytest.raises(bursar.InvalidValue, match="asks once"):
+                await request
+            assert not share.released
+
+    asyncio.run(enter())
+    assert is_empty(card)
+
+
 def test_a_priority_that_is_none_is_told_which_there_are(card: Card) -> None:
     wrong: Any
-    for wrong in ("HIGH", None, 1.5):
+    for wrong in ("HIGH", None, 1.5, True):
         with pytest.raises(TypeError, match=r"between 0 and 255.*bursar\.HIGH"):
             bursar.reserve(1, priority=wrong)
     for wrong in (-1, 256):

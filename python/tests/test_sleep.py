@@ -543,3 +543,20 @@ def test_z8_whoever_is_refused_a_place_is_told_who_has_it(card: Card) -> None:
         assert any("[another]" in holder.name for holder in refusal.holders), refusal.holders
         assert "[another]: 4 GiB set aside" in refusal.explanation
     assert len(asleep) == 5 << 30
+
+
+def test_z7_where_a_device_is_refused_those_before_it_are_awake_and_the_others_can_wake_later() -> None:
+    bursar.use_driver("sim", sim_devices="3x1GiB")
+    bursar.use_pool()
+    buffers = [bursar.Buffer("400MiB", device=device) for device in range(3)]
+    bursar.sleep()
+    with bursar.reserve("900MiB", device=1):
+        with pytest.raises(bursar.OutOfMemory):
+            bursar.wake()
+        assert bursar.sleep_state().state == "partly asleep"
+        buffers[0].copy_from(b"awake")
+        for asleep in buffers[1:]:
+            with pytest.raises(bursar.Asleep):
+                asleep.copy_from(b"asleep")
+    bursar.wake()
+    assert bursar.sleep_state().state == "awake"

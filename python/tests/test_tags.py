@@ -238,6 +238,14 @@ def test_a_block_of_a_generator_is_refused() -> None:
                 block(function)
 
 
+def test_what_is_no_function_is_not_decorated() -> None:
+    wrong: Any
+    for wrong in (5, "text", None, classmethod(lambda kind: None)):
+        for block, name in ((bursar.tag("x"), r"bursar\.tag\('x'\)"), (bursar.awake(), r"bursar\.awake\(\)")):
+            with pytest.raises(TypeError, match=f"{name} decorates a function, not {type(wrong).__name__}"):
+                block(wrong)
+
+
 class Interrupt(Exception):
     """What a handler raises."""
 

@@ -242,7 +242,11 @@ impl Failure {
     pub(crate) fn status(&self) -> u8 {
         use bursar::Error as Memory;
         match self {
-            Self::Driver(DriverChoiceError::Unknown { .. } | DriverChoiceError::SimDevices(_)) => WRONG_USAGE,
+            Self::Driver(
+                DriverChoiceError::Unknown { .. }
+                | DriverChoiceError::Variable { .. }
+                | DriverChoiceError::SimDevices(_),
+            ) => WRONG_USAGE,
             Self::AfterOutput(failure) => failure.status(),
             Self::Memory(error) if error.is_capacity() => REFUSED,
             Self::Memory(Memory::Capacity { .. }) => REFUSED,

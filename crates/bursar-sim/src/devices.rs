@@ -41,9 +41,11 @@ impl SimDevices {
     /// Returns the devices that `BURSAR_SIM_DEVICES` describes, or two of 80 GiB if it is not set. The variable chooses no
     /// driver.
     pub fn from_environment() -> Result<Self, SimDevicesError> {
-        match std::env::var(SIM_DEVICES_VARIABLE) {
-            Ok(text) if !text.trim().is_empty() => text.trim().parse(),
-            _ => Ok(Self::default()),
+        let text = std::env::var_os(SIM_DEVICES_VARIABLE).unwrap_or_default();
+        match text.to_str().map(str::trim) {
+            Some("") => Ok(Self::default()),
+            Some(text) => text.parse(),
+            None => Err(SimDevicesError::Malformed { text: text.to_string_lossy().into_owned() }),
         }
     }
 }

@@ -46,7 +46,8 @@ pub enum Choice {
 impl Choice {
     /// Returns what `BURSAR_DRIVER` chooses; [`Auto`](Self::Auto) if it is not set.
     pub fn from_environment() -> Result<Self, DriverChoiceError> {
-        std::env::var(VARIABLE).unwrap_or_default().parse()
+        let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
+        text.parse().map_err(|_| DriverChoiceError::Variable { text })
     }
 }
 
@@ -78,6 +79,12 @@ pub enum DriverChoiceError {
     #[error("{text:?} is no driver: choose auto, cuda or sim")]
     Unknown {
         /// The text.
+        text: String,
+    },
+    /// The environment variable chooses none.
+    #[error("{VARIABLE} is {text:?}, which is no driver: choose auto, cuda or sim")]
+    Variable {
+        /// The text, with U+FFFD for what is not UTF-8.
         text: String,
     },
     /// CUDA cannot be used.

@@ -192,7 +192,7 @@ pub enum ParseBytesError {
         /// The text.
         text: String,
     },
-    /// A number of bytes that is not whole, without a unit that would make it so.
+    /// A number of bytes that is not whole, without a unit that would make it so, or less than one.
     #[error("{text:?} is a fraction of a byte: write a unit, as in 1.5GiB, or whole bytes, as in 512")]
     Fraction {
         /// The text.
@@ -208,7 +208,7 @@ pub enum ParseBytesError {
 
 /// Reads `512`, `4KiB`, `10GB`, `1.5GiB`: a decimal number and an optional unit, in any case, with optional space.
 /// Decimal units (`KB`, `MB`, …) are powers of 1000, binary ones (`KiB`, …) powers of 1024. Of
-/// `1.1KiB` the fraction of a byte is dropped; `1.5` bytes are refused, since a unit was forgotten.
+/// `1.1KiB` the fraction of a byte is dropped; `1.5` bytes are refused, since a unit was forgotten, and so is what comes to less than one.
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
@@ -222,10 +222,11 @@ impl FromStr for Bytes {
         if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.contains('.') {
             return Err(malformed());
         }
-        if unit == 1 && fraction.contains(|digit| digit != '0') {
+        let bytes = scaled(whole, fraction, unit);
+        if fraction.contains(|digit| digit != '0') && (unit == 1 || bytes == Some(0)) {
             return Err(ParseBytesError::Fraction { text: text.to_owned() });
         }
-        scaled(whole, fraction, unit).map(Self).ok_or_else(|| ParseBytesError::TooLarge { text: text.to_owned() })
+        bytes.map(Self).ok_or_else(|| ParseBytesError::TooLarge { text: text.to_owned() })
     }
 }
 
@@ -290,10 +291,10 @@ mod tests {
         for text in ["", "GiB", ".5GiB", "5.", "1.2.3", "-1", "1e9", "4 XiB", "٣"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Malformed { text: text.to_owned() }));
         }
-        for text in ["1.5", "0.5", "1.5 B", "7.000001b"] {
+        for text in ["1.5", "0.5", "1.5 B", "7.000001b", "0.0001KiB", "0.0000000000000000001 PB"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Fraction { text: text.to_owned() }));
         }
-        for (text, bytes) in [("1.0", 1), ("0.00 B", 0), ("1.1KiB", 1126)] {
+        for (text, bytes) in [("1.0", 1), ("0.00 B", 0), ("0.0 KiB", 0), ("0.001KiB", 1), ("1.1KiB", 1126)] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         for text in ["18446744073709551616", "99999999999 PiB", "16384PiB"] {

@@ -1,12 +1,14 @@
 //! Reservations: memory set aside before it is allocated.
 
 use super::{Delegation, Ledger, LedgerAccount, delegation};
+use crate::LedgerError;
 use crate::attachment::{LockWait, OwnNode};
 use crate::book::{BYTES_MAX, LockedBook, NodeKey};
 use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Claims, Error, Result};
+use std::env::VarError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,7 +188,11 @@ impl Reservation {
     pub fn from_environment() -> Result<Option<Self>> {
         match std::env::var(Self::VARIABLE) {
             Ok(token) if !token.is_empty() => Self::from_token(&token).map(Some),
-            _ => Ok(None),
+            Ok(_) | Err(VarError::NotPresent) => Ok(None),
+            Err(VarError::NotUnicode(token)) => {
+                let why = format!("{} is no text in UTF-8", Self::VARIABLE).into();
+                Err(LedgerError::Token { token: token.to_string_lossy().into_owned(), why }.into())
+            }
         }
     }
 

@@ -14,7 +14,7 @@
 //! held.
 
 use bursar_core::is_interrupted;
-use bursar_linux::{create_private_folder, shared_folder, user_id};
+use bursar_linux::{FOLDER_VARIABLE, create_private_folder, shared_folder, user_id};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
@@ -100,7 +100,7 @@ impl SharedUsage {
             let path = self.folder.join(LOCK);
             let lock = match File::open(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-                other => other?,
+                other => other.map_err(|error| self.unusable(&error))?,
             };
             let _locked = locked(&lock, &path, PATIENCE)?;
             if is_same(&lock.metadata()?, &path) {
@@ -123,6 +123,13 @@ impl SharedUsage {
             }
         }
         Ok(holders)
+    }
+
+    /// Returns the error of a folder that cannot be looked into.
+    fn unusable(&self, error: &io::Error) -> io::Error {
+        let root = self.folder.parent().unwrap_or(&self.folder).display();
+        let advice = format!("set {FOLDER_VARIABLE} to a folder of yours that nobody else can write to");
+        io::Error::new(error.kind(), format!("{root}: {error}; {advice}"))
     }
 
     /// Creates the folder and a file of our own in it.
