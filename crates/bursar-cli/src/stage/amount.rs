@@ -31,11 +31,9 @@ impl FromStr for Amount {
     }
 }
 
-/// Parses a size in bytes. A size of less than a byte is an error, and not zero.
+/// Parses a size in bytes.
 pub(crate) fn parse_size(text: &str) -> Result<Bytes, String> {
-    let bytes = text.parse().map_err(|error: ParseBytesError| error.to_string())?;
-    let is_zero = bytes == Bytes::ZERO && text.contains(|digit: char| matches!(digit, '1'..='9'));
-    if is_zero { Err(format!("{text:?} is less than a byte")) } else { Ok(bytes) }
+    text.parse().map_err(|error: ParseBytesError| error.to_string())
 }
 
 fn size_of_file(path: &str) -> Result<Bytes, String> {

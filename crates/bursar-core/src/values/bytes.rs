@@ -192,9 +192,15 @@ pub enum ParseBytesError {
         /// The text.
         text: String,
     },
-    /// A number of bytes that is not whole, without a unit that would make it so, or less than one.
+    /// A number of bytes that is not whole, without a unit that would make it so.
     #[error("{text:?} is a fraction of a byte: write a unit, as in 1.5GiB, or whole bytes, as in 512")]
     Fraction {
+        /// The text.
+        text: String,
+    },
+    /// A number of bytes that is more than nothing and less than one.
+    #[error("{text:?} is less than a byte")]
+    LessThanOne {
         /// The text.
         text: String,
     },
@@ -224,7 +230,12 @@ impl FromStr for Bytes {
         }
         let bytes = scaled(whole, fraction, unit);
         if fraction.contains(|digit| digit != '0') && (unit == 1 || bytes == Some(0)) {
-            return Err(ParseBytesError::Fraction { text: text.to_owned() });
+            let text = text.to_owned();
+            return Err(if unit == 1 {
+                ParseBytesError::Fraction { text }
+            } else {
+                ParseBytesError::LessThanOne { text }
+            });
         }
         bytes.map(Self).ok_or_else(|| ParseBytesError::TooLarge { text: text.to_owned() })
     }
@@ -291,8 +302,11 @@ mod tests {
         for text in ["", "GiB", ".5GiB", "5.", "1.2.3", "-1", "1e9", "4 XiB", "٣"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Malformed { text: text.to_owned() }));
         }
-        for text in ["1.5", "0.5", "1.5 B", "7.000001b", "0.0001KiB", "0.0000000000000000001 PB"] {
+        for text in ["1.5", "0.5", "1.5 B", "7.000001b"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Fraction { text: text.to_owned() }));
+        }
+        for text in ["0.0001KiB", "0.0000000000000000001 PB"] {
+            assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::LessThanOne { text: text.to_owned() }));
         }
         for (text, bytes) in [("1.0", 1), ("0.00 B", 0), ("0.0 KiB", 0), ("0.001KiB", 1), ("1.1KiB", 1126)] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
