@@ -1,7 +1,7 @@
 //! The process that the user started: forwards signals to the supervisor, and exits as the run does.
 
 use super::signal_socket::SignalSender;
-use super::signals::{self, SignalWatch};
+use super::signals::{self, SignalWatch, StopSignals};
 use super::{Role, children, exit_code};
 use crate::output::{BAD, say_without_blocking};
 use crate::program::Program;
@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 pub(crate) fn run(program: &Program, words: &[OsString]) -> io::Result<u8> {
     signals::unblock()?;
     let adopts = adopts_orphans();
+    let stops = StopSignals::note()?;
     let (sender, signals) = channel();
     let watch = SignalWatch::start(move |signal| {
         // Fails only once the receiver is gone.
@@ -25,7 +26,7 @@ pub(crate) fn run(program: &Program, words: &[OsString]) -> io::Result<u8> {
     let watchdog = command.stdin(theirs).spawn().map(|child| Pid::from_child(&child))?;
     // Closes our copy of the other end, so that the socket is closed when watchdog and supervisor have ended.
     drop(command);
-    let status = forward_signals(&signals, &socket, watchdog)?;
+    let status = forward_signals(&signals, &stops, &socket, watchdog)?;
     if adopts {
         // A supervisor that outlived its watchdog is our child now, and ends nobody while it is stopped.
         children::continue_all();
@@ -53,7 +54,12 @@ fn adopts_orphans() -> bool {
 }
 
 /// Forwards signals until the watchdog has ended, and stops this process on SIGTSTP.
-fn forward_signals(signals: &Receiver<i32>, socket: &SignalSender, watchdog: Pid) -> io::Result<WaitStatus> {
+fn forward_signals(
+    signals: &Receiver<i32>,
+    stops: &StopSignals,
+    socket: &SignalSender,
+    watchdog: Pid,
+) -> io::Result<WaitStatus> {
     loop {
         let mut received = vec![signals.recv().unwrap_or(SIGCHLD)];
         received.extend(signals.try_iter());
@@ -61,10 +67,11 @@ fn forward_signals(signals: &Receiver<i32>, socket: &SignalSender, watchdog: Pid
             return Ok(status);
         }
         // It stops once for any number of SIGTSTP, and not if a SIGCONT came later: one SIGCONT continues it.
-        let last = received.iter().rfind(|signal| matches!(**signal, SIGTSTP | SIGCONT));
-        if last == Some(&SIGTSTP) {
+        if stops.take_stop() {
             socket.send(SIGTSTP);
-            let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+            if !stops.is_continued() {
+                let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+            }
             socket.send(SIGCONT);
         }
         received

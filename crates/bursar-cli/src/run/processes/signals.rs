@@ -2,8 +2,11 @@
 
 use nix::sys::signal::SigSet;
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::flag::register_usize;
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// The signals that ask a run to end.
@@ -39,6 +42,36 @@ impl Drop for SignalWatch {
     }
 }
 
+/// The last of SIGTSTP and SIGCONT that came. A [`SignalWatch`] does not tell: of two that came before it looked, it may have either first.
+#[derive(Debug)]
+pub(crate) struct StopSignals(Arc<AtomicUsize>);
+
+impl StopSignals {
+    const STOP: usize = 1;
+    const CONTINUE: usize = 2;
+
+    /// Begins to take note. A watch that is started later is called for a signal once that is noted here.
+    pub(crate) fn note() -> io::Result<Self> {
+        let last = Arc::new(AtomicUsize::new(0));
+        for (signal, value) in [(SIGTSTP, Self::STOP), (SIGCONT, Self::CONTINUE)] {
+            if !is_ignored(signal) {
+                register_usize(signal, last.clone(), value)?;
+            }
+        }
+        Ok(Self(last))
+    }
+
+    /// Returns whether SIGTSTP came last: once for any number of them.
+    pub(crate) fn take_stop(&self) -> bool {
+        self.0.compare_exchange(Self::STOP, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Returns whether SIGCONT came last.
+    pub(crate) fn is_continued(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == Self::CONTINUE
+    }
+}
+
 /// Returns whether this process ignores a signal, by `/proc/self/status`.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -51,4 +84,25 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 /// one may have blocked some, and a run has to learn of its workers' ends and of requests to end.
 pub(crate) fn unblock() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::low_level::raise;
+
+    #[test]
+    fn z13_the_last_of_stop_and_continue_counts() {
+        let stops = StopSignals::note().expect("handlers can be set");
+        for (came, is_stopped) in [
+            (&[SIGCONT, SIGTSTP][..], true),
+            (&[SIGTSTP, SIGCONT], false),
+            (&[SIGTSTP, SIGTSTP], true),
+            (&[SIGTSTP, SIGCONT, SIGTSTP], true),
+        ] {
+            came.iter().for_each(|signal| raise(*signal).expect("it is handled"));
+            assert_eq!(stops.is_continued(), !is_stopped, "{came:?}");
+            assert_eq!([stops.take_stop(), stops.take_stop()], [is_stopped, false], "{came:?}: once");
+        }
+    }
 }
